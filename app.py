@@ -24,7 +24,7 @@ from tally.paths import LAMBDAS
 def build(
     context: Mapping[str, Any] | None = None, outdir: str | None = None, counters: Path = LAMBDAS / "counters.py"
 ) -> App:
-    """Returns the CDK app: the stack, and with `cdn=true` a second stack for the edge. `counters`: the declarations.
+    """Returns the CDK app: the stack, and with `cdn=true` a second stack with CloudFront. `counters`: `counters.py`.
 
     Raises OptionsError for a wrong context, ConfigurationError for wrong declarations, and BundlingError if the
     functions' packages cannot be installed.

@@ -1,8 +1,8 @@
 """Logs and metrics: structured JSON lines and EMF, both through Powertools.
 
 An invocation gathers its metrics and writes them at its end, one line for each set of dimensions. Two stages of an
-account must not share a metric, so `service` is the name of their stack. A dimension is never an id, because
-CloudWatch bills each dimension. No metric has more dimensions than an alarm or a widget shows.
+account must not share a metric, so the dimension `service` is the name of the stack. No dimension is an id, because
+CloudWatch bills each value. No metric has more dimensions than an alarm or a widget shows.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ REPLAYED = "Replayed"
 REFUSED = "Refused"
 """Requests for a change that Tally answered with 4xx."""
 CONFLICTS = "Conflicts"
-"""Transactions that conflicted with another one, and were retried on another shard."""
+"""Transactions that conflicted with another transaction, and were retried on another shard."""
 SPILLED = "Spilled"
 """Changes of a hot tally that spilled: counted at once, visible when the rollup has added them."""
 DRIFTING_TALLIES = "DriftingTallies"
@@ -65,6 +65,7 @@ HOLDS_NOT_RELEASED = "HoldsNotReleased"
 
 logger = Logger(service=SERVICE, use_rfc3339=True)  # Lambda reads the time and the level of a JSON line
 
+# The metrics of the present invocation, by dimension and its value (`("", "")`: of the stack); None outside of one.
 _gathered: ContextVar[dict[tuple[str, str], Multiset[str]] | None] = ContextVar("gathered", default=None)
 
 
@@ -81,10 +82,8 @@ def count(metric: str, amount: int = 1, **of: str) -> None:
 
 
 def version_of(code: str, handler: str) -> str:
-    """Returns the value of the dimension `version`: `1f2e3d4c5b6a.reads` for that code of `handlers.reads`.
-
-    The stack watches the new code of each function by itself.
-    """
+    """Returns the value of the dimension `version`: `1f2e3d4c5b6a.reads` for the code `1f2e3d4c5b6a` and the handler
+    `handlers.reads`. So an alarm can watch the new code of one function."""
     return f"{code}.{handler.rpartition('.')[2]}"
 
 
@@ -107,8 +106,7 @@ def metrics() -> Iterator[None]:
 
 
 def write_metrics(values: Mapping[str, int], **of: str) -> None:
-    """Writes metrics at once, of the stack, of `counter=…` or of `consumer=…`, zeros too, because an alarm must see
-    data."""
+    """Writes metrics at once, of the stack, of `counter=…` or of `consumer=…`. Also writes 0, which an alarm needs."""
     emf = EphemeralMetrics(namespace=NAMESPACE, service=SERVICE)
     for dimension, name in of.items():
         emf.add_dimension(dimension, name)

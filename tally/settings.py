@@ -17,7 +17,7 @@ CONSOLE_DEFAULT = '{"stage": "", "stack": "", "region": "", "sign_in": {"kind": 
 
 
 class TeamTable(NamedTuple):
-    """A table of the team's, whose items are counted. `stream`: the ARN of its stream."""
+    """A team's table whose items counters count. `name`: its name in DynamoDB. `stream`: the ARN of its stream."""
 
     name: str
     stream: str
@@ -31,8 +31,8 @@ class Settings(NamedTuple):
     ledger_table: str
     page_hosts: frozenset[str]
     """Hosts whose pages count; `*` alone takes any host."""
-    receipt_ttl_s: int
-    version: str
+    receipt_ttl_s: int  # for how long a receipt lives if its counter has no `receipt_days`
+    version: str  # of the code
     salts_table: str = ""
     """Empty if the deployment counts no visitors of pages."""
     has_cdn: bool = False
@@ -41,9 +41,9 @@ class Settings(NamedTuple):
     """The length of a minute of the ledger: 60; less in `make dev`, where every wait is scaled down with it."""
     counts_stream: str = ""
     receipts_stream: str = ""
-    """The ARNs of the tables' streams; empty for functions that do not look at their shards."""
+    """The ARNs of the tables' streams; empty for functions that do not look at the streams' shards."""
     dead_letter_bucket: str = ""
-    """The bucket for dead letters; empty for other functions."""
+    """The bucket for dead letters; empty for functions that store no dead letters."""
     event_bus: str = ""
     """The EventBridge bus that gets events; empty for functions that send no events."""
     stack: str = ""
@@ -57,7 +57,7 @@ class Settings(NamedTuple):
     console: Mapping[str, Any] = json.loads(CONSOLE_DEFAULT)
     """The content of `/console/config.json`; the default for functions that do not serve it."""
     console_client: str = ""
-    """The user pool's client with which people sign in to the console; empty if the deployment has its own issuer."""
+    """The id of the user pool's client with which people sign in to the console; empty without a user pool."""
     team_tables: Mapping[str, TeamTable] = MappingProxyType({})
     """The team's tables, by the names that `Items` give them; empty for functions that do not read them."""
     spot_check_units: int = 0
@@ -71,7 +71,7 @@ class Settings(NamedTuple):
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
         """Reads and checks the environment.
 
-        Raises ConfigurationError, which names the variable: a function that would count wrongly must not start.
+        Raises ConfigurationError, which names the variable, because a function that would count wrongly must not start.
         """
         hosts = (host.strip().lower() for host in environment.get("TALLY_PAGE_HOSTS", "").split(","))
         return cls(

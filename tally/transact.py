@@ -1,6 +1,6 @@
 """Moves counters in one transaction with a team's own writes: everything once under a key, or nothing.
 
-For a function in a team's stack, which `tally.grant_transact(function, ["stock", "usage"])` lets do so:
+For a function in a team's stack, after `tally.grant_transact(function, ["stock", "usage"])`:
 
     tally = Transactions.from_environment(caller="checkout")  # once, at cold start
 
@@ -15,8 +15,7 @@ For a function in a team's stack, which `tally.grant_transact(function, ["stock"
 The receipt is the first write. The tallies follow, and then the writes of the team. DynamoDB gives a reason for each
 write. counting/batch.py judges the reasons in this order:
 
-    1. a receipt: a replay, whatever else failed. So a replay does not report a condition that fails because of the
-       first commit
+    1. a receipt: a replay, whatever else failed. Conditions of the writes may fail only because of the first commit
     2. a conflict or throttling: nothing is judged, and the transaction is sent again (12 attempts at most, in 3 s)
     3. a condition of a team's write, then a team's write that DynamoDB rejects
     4. a limit: expired holds are released; if that is not enough, the change is refused
@@ -47,8 +46,8 @@ from .settings import Settings
 
 OPERATION = "change"  # as in POST /changes: a key that is sent to both counts once
 ANSWER_BYTES_MAX = 2048  # each KB of a receipt is billed
-DYNAMODB_MESSAGE_CHARACTERS_MAX = 300  # enough for one error; a longer message may have an item in it
-_DIGITS_MAX = 18  # no change has more, and an integer of a billion digits takes all memory
+DYNAMODB_MESSAGE_CHARACTERS_MAX = 300  # enough for one error; a longer message is cut, because it may have an item
+_DIGITS_MAX = 18  # a longer Decimal stays a Decimal, because an int of a billion digits takes all memory
 
 Change = tuple[str, str] | tuple[str, str, int | Decimal]
 """A counter, an id, and an amount, unless the counter has a step of its own."""
@@ -69,7 +68,7 @@ class Transactions:
     """Commits changes of counters together with a team's own writes. Make it once; threads may share it."""
 
     def __init__(self, store: Store, counters: Mapping[str, Counter], caller: str) -> None:
-        """`counters`: by name, what it may change. `caller`: the owner of the keys, such as the service's name."""
+        """`counters`: those that it may change, by name. `caller`: the owner of the keys, such as a service's name."""
         self._store, self._counters, self._caller = store, counters, fields.user(caller, "caller")
 
     @classmethod
@@ -95,7 +94,7 @@ class Transactions:
         try:
             settings = Settings.from_environment(variables)
             counters = declared(Counter(**one) for one in declarations)
-        except (ConfigurationError, TypeError) as error:  # a field, or a value, of another version
+        except (ConfigurationError, TypeError) as error:  # declared with another version
             raise ConfigurationError(f"{variable}: {error}: {hint}") from error
         return cls(Store(dynamodb_client(), settings), counters, caller)
 

@@ -45,14 +45,14 @@ FUNCTIONS = (
 BATCH_ENTRIES_MAX = 100  # the limit of a batch event
 DEADLINE_DEFAULT_S = 15.0
 ATTEMPTS_MAX = 6
-PAUSE_FIRST_S = 0.2  # the longest first pause; doubles with each attempt; full jitter
+PAUSE_FIRST_S = 0.2  # the first pause takes a random time up to this; the bound doubles with each attempt
 PAUSE_MAX_S = 2.0
 CONNECT_S_MAX = 1.0
 # After these errors of Lambda, and after a 5xx, a retry can succeed.
 _BUSY_CODES = frozenset(
     {"TooManyRequestsException", "ThrottlingException", "ResourceConflictException", "SnapStartNotReadyException"}
 )
-# How `errorType` begins if the Lambda environment died during the call.
+# The starts of `errorType` in Lambda's answer if the function's environment died during the call.
 _DEAD_ENVIRONMENT_ERRORS = ("Sandbox.", "Runtime.ExitError", "Extension.")
 _FOREIGN_ANSWER = "The answer does not come from one of Tally's functions."
 _PROBLEM_MEMBERS = frozenset({"type", "title", "status", "detail"})
@@ -70,7 +70,7 @@ class Tally(Methods):
     """
 
     functions: Mapping[str, str]
-    """The name or ARN of each function that you use, by its name in FUNCTIONS."""
+    """The name or ARN of each Lambda function that you use, by Tally's name for it (FUNCTIONS)."""
     caller: str | None = None
     """The default caller: a service's name, or a user's `sub`."""
     deadline_s: float = DEADLINE_DEFAULT_S
@@ -90,7 +90,7 @@ class Tally(Methods):
 
     @property
     def _attempt_s(self) -> float:
-        return self.deadline_s / 3  # so if an answer is lost, there is time for another attempt
+        return self.deadline_s / 3  # if the answer of an attempt is lost, there is time for another attempt
 
     @classmethod
     def from_environment(
@@ -98,9 +98,9 @@ class Tally(Methods):
     ) -> Tally:
         """Read TALLY_FUNCTIONS, a JSON object of names or ARNs, or TALLY_FUNCTION_PREFIX for every name in FUNCTIONS.
 
-        TALLY_FUNCTION_QUALIFIER is an alias or a version. It goes with the prefix only. `variable`: the environment
-        variable to read in place of TALLY_FUNCTIONS, for an app that uses two deployments. `options`: the other fields
-        of this class. Raises ConfigurationError.
+        TALLY_FUNCTION_QUALIFIER: an alias or a version, which is added to names with the prefix. `variable`: the
+        environment variable to read in place of TALLY_FUNCTIONS, for an app that uses two deployments. `options`: the
+        other fields of this class. Raises ConfigurationError.
         """
         if variable in environment:
             try:
@@ -136,10 +136,10 @@ class Tally(Methods):
         be sent, this sends the other requests and raises a CallerError.
         """
         end_s = time.monotonic() + self.deadline_s
-        entries, refused = self._entries(requests)
+        entries, unsendable = self._entries(requests)
         for function, chunk in _chunks(entries):
             self._invoke_later(function, _batch_event(chunk, b', "on_failure": "raise"'), end_s)
-        for error in refused.values():
+        for error in unsendable.values():
             raise error
 
     def batch(self, requests: Iterable[Request[T]]) -> list[T | TallyError]:
@@ -148,8 +148,8 @@ class Tally(Methods):
         Requests of one function go 100 at a time, in order. After a RetryableError a request is sent again.
         """
         end_s = time.monotonic() + self.deadline_s
-        entries, refused = self._entries(requests)
-        results: dict[int, T | TallyError] = {**refused}
+        entries, unsendable = self._entries(requests)
+        results: dict[int, T | TallyError] = {**unsendable}
         for function, chunk in _chunks(entries):
             results.update(dict.fromkeys(chunk, StoreBusyError("No time was left to send this request.")))
             budget, left = _RetryBudget(end_s, self._attempt_s), dict(chunk)
@@ -189,15 +189,15 @@ class Tally(Methods):
         return results
 
     def _entries(self, requests: Iterable[Request[T]]) -> tuple[dict[int, _Entry[T]], dict[int, TallyError]]:
-        """Returns the entries to send, and the errors of requests that cannot be sent, by their places."""
+        """Returns entries to send, and errors of requests that cannot be sent, by the places of the requests."""
         entries: dict[int, _Entry[T]] = {}
-        refused: dict[int, TallyError] = {}
+        unsendable: dict[int, TallyError] = {}
         for place, request in enumerate(requests):
             try:
                 entries[place] = _Entry(request, self._event(request))
             except CallerError as error:
-                refused[place] = error
-        return entries, refused
+                unsendable[place] = error
+        return entries, unsendable
 
     def _event(self, request: Request[Any]) -> bytes:
         """Returns the event of a request. Raises what `encode_event` raises."""
@@ -225,7 +225,7 @@ class Tally(Methods):
 
 
 class _Entry(NamedTuple, Generic[T]):
-    """A request, and its event in JSON."""
+    """A request, and the event in JSON that sends it."""
 
     request: Request[T]
     event: bytes
@@ -236,9 +236,9 @@ class _RetryBudget:
     """The retries that one call has left. An attempt starts only if it is sure to end before `end_s`."""
 
     end_s: float
-    """On time.monotonic()'s clock."""
-    attempt_s: float
-    attempts: int = 0
+    """The end of the call's time, on time.monotonic()'s clock."""
+    attempt_s: float  # the longest time of one attempt
+    attempts: int = 0  # made so far
 
     def has_time(self, pause_s: float = 0.0) -> bool:
         """Whether an attempt after the pause would end in time."""
@@ -261,7 +261,7 @@ def _chunks(entries: Mapping[int, _Entry[T]]) -> Iterator[tuple[str, Mapping[int
         for place, entry in entries.items():
             if entry.request.function != function:
                 continue
-            size = sum(len(one.event) for one in (*chunk.values(), entry))
+            size = sum(len(each.event) for each in (*chunk.values(), entry))
             if chunk and (len(chunk) == BATCH_ENTRIES_MAX or size > EVENT_BYTES_MAX):
                 yield function, chunk
                 chunk = {}
@@ -304,7 +304,7 @@ def error_of(problem: Mapping[str, Any]) -> TallyError:
 
 
 def _crash_error(document: Mapping[str, Any]) -> TallyError:
-    """Returns the error of a failed invocation: Tally's, which it raised so that Lambda retries, or the runtime's."""
+    """Returns the error of a failed invocation. The function raised a TallyError, so that Lambda retries, or failed."""
     name, message = str(document.get("errorType", "")), str(document.get("errorMessage", ""))
     if name in _BY_NAME:
         return _BY_NAME[name](message)

@@ -15,7 +15,7 @@ from uuid import UUID
 from ..errors import InvalidInputError, PayloadTooLargeError
 from ..ids import PAGE_COUNTERS, id_of, tally_of, target_of
 
-DIGITS_MAX = 18  # Tally takes fewer, and an integer of a billion digits takes all memory
+DIGITS_MAX = 18  # a longer Decimal stays a Decimal: an int of a billion digits takes all memory
 EVENT_BYTES_MAX = 1_000_000  # Lambda takes 1 MB of an asynchronous event, and 6 MB of an event whose sender waits
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,7 +33,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Request(Generic[T_co]):
-    """One operation of one function. It has its key from the start, so a retry counts once."""
+    """One operation of one function. It has its key before it is sent, so a retry counts once."""
 
     function: str
     operation: str
@@ -44,7 +44,7 @@ class Request(Generic[T_co]):
     def of(cls, function: str, operation: str, arguments: Mapping[str, Any]) -> Request[T_co]:
         """Returns the request with these arguments and canonical ids.
 
-        If the operation takes a key, makes a missing key. An id that is not text stays, and the function refuses it.
+        If the operation takes a key and no key is given, makes a key. Tally refuses an id that is not text.
         """
         given = {name.rstrip("_"): plain(value) for name, value in arguments.items() if value is not None}
         spellings = dict[str, Callable[[str], str]](of=tally_of)
@@ -69,8 +69,8 @@ class Request(Generic[T_co]):
 
     def read(self, reply: Reply) -> T_co:
         """Returns the body of a reply. The body of a change with a key also has `replayed`."""
-        more = {} if self.idempotency_key is None else {"replayed": reply.replayed}
-        return cast(T_co, {**reply.body, **more})
+        added = {} if self.idempotency_key is None else {"replayed": reply.replayed}
+        return cast(T_co, {**reply.body, **added})
 
 
 def _map_texts(value: Any, spell: Callable[[str], str]) -> Any:
@@ -81,7 +81,7 @@ def _map_texts(value: Any, spell: Callable[[str], str]) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Returns a value as JSON writes it: a UUID as text, a whole Decimal as int, an iterable as a list."""
+    """Returns a value that JSON can write: a UUID as text, a whole Decimal as int, an iterable as a list."""
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, Decimal):

@@ -41,7 +41,7 @@ def files(counters: Mapping[str, Counter]) -> dict[Path, str]:
 
 
 def stale_files(wanted: Collection[Path]) -> list[Path]:
-    """Returns the sample events of operations that do not exist."""
+    """Returns the sample events that are not in `wanted`, such as events of a removed operation."""
     present = [path for module in operations.SERVING for path in sorted((EVENTS / module).glob("*.json"))]
     return [path for path in present if path not in wanted]
 
@@ -53,7 +53,7 @@ def formatted(text: str) -> str:
 
 
 def main() -> None:
-    """Writes the files that differ, and removes the stale ones."""
+    """Writes the files that differ, and removes stale files."""
     try:
         counters = Declarations.load(LAMBDAS / "counters.py").counters
     except ConfigurationError as error:

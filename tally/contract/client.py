@@ -47,7 +47,7 @@ def source(operations: Iterable[Operation]) -> str:
 
 
 def client_operations(operations: Iterable[Operation]) -> list[Operation]:
-    """Returns the operations that clients call. They answer JSON, and are not for browsers."""
+    """Returns the operations that clients call: they answer JSON, and are not the console's or the API document."""
     in_json = [one for one in operations if one.answer is not Text and one.media_type == "application/json"]
     return [one for one in in_json if one.module != "console" and one.name != "get_openapi"]
 
@@ -109,7 +109,7 @@ def _function(operation: Operation) -> str:
 
 def argument_type(operation: Operation, field: Field, *, texts: str, objects: str) -> str:
     """Returns the type of an argument in a client. A counter is its name, and `counter:id` is one string. `texts`,
-    `objects`: how the client's language writes a list of these."""
+    `objects`: the type of a list of texts and of JSON objects in the client's language."""
     hint = typing.get_type_hints(operation.function, include_extras=True)[field.argument]
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         hint = typing.get_args(hint)[0]

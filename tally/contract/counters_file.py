@@ -89,7 +89,7 @@ def _failure_line(path: Path, error: BaseException) -> str:
     else:
         frames = traceback.extract_tb(error.__traceback__)
         line = next((frame.lineno for frame in reversed(frames) if frame.filename == str(path)), None)
-    what = str(error.msg if isinstance(error, SyntaxError) else error)
-    kind = "" if isinstance(error, ConfigurationError) else type(error).__name__
+    message = str(error.msg if isinstance(error, SyntaxError) else error)
+    error_type = "" if isinstance(error, ConfigurationError) else type(error).__name__
     where = f"{path}, line {line}" if line else str(path)
-    return " ".join(": ".join(filter(None, (where, kind, what))).split())
+    return " ".join(": ".join(filter(None, (where, error_type, message))).split())

@@ -41,11 +41,11 @@ class Declarations(CountersFile):
     schedules: tuple[Schedule, ...] = SCHEDULES
 
     def check(self) -> None:
-        """Also raises ConfigurationError if two operations have the same route, as by the `path` of a counter."""
+        """Also raises ConfigurationError if two operations have the same route, which a counter's `path` can cause."""
         super().check()
-        seen: dict[str, Route] = {}
+        by_key: dict[str, Route] = {}
         for route in self.routes:
-            other = seen.setdefault(route.key, route)
+            other = by_key.setdefault(route.key, route)
             if other is not route:
                 own, taken = (route, other) if route.is_short else (other, route)
                 name = own.fixed_fields.get("counter")
@@ -66,7 +66,7 @@ class Declarations(CountersFile):
         """The functions that read streams."""
         of_items = items.reader(self.counters.values())
         readers = READERS if of_items is None else (*READERS, of_items)
-        # Receivers wait for events, so the reader that sends them gathers records for one second.
+        # Receivers wait for events, so the reader that sends them waits only a second for more records.
         return tuple(one._replace(window_s=1) if one.sends_events and self.notifies else one for one in readers)
 
     @property

@@ -32,7 +32,7 @@ class TableSchema(NamedTuple):
     has_backups: bool = True
 
 
-# The ledger has no stream: consumers write there, and would get their own writes.
+# The ledger has no stream, because consumers write there and would get their own writes as records.
 # Receipts have old images, too. A stream reports a new receipt that replaces an expired receipt as MODIFY, like an edit
 # by hand, and the old image distinguishes the two.
 TABLES: Mapping[Table, TableSchema] = {
@@ -40,7 +40,7 @@ TABLES: Mapping[Table, TableSchema] = {
     Table.RECEIPTS: TableSchema("id", None, has_stream=True),
     Table.LEDGER: TableSchema("PK", "SK", has_stream=False),
 }
-# Without a backup, because salts are forgotten after their day.
+# Without a backup, which would keep salts longer than their day.
 SALTS_TABLE = TableSchema("PK", None, has_stream=False, has_backups=False)
 
 
@@ -49,7 +49,7 @@ def table_schemas(counters: Iterable[Counter]) -> Mapping[Table, TableSchema]:
     return {**TABLES, Table.SALTS: SALTS_TABLE} if is_listed(counters, PAGE_VISITORS) else TABLES
 
 
-TTL_ATTRIBUTE = "expiration"  # the name that Powertools writes
+TTL_ATTRIBUTE = "expiration"  # Powertools' idempotency writes receipts with this name
 
 TIMEOUT_S = 15  # retries of a contended change end earlier; API Gateway would wait for 30
 SCHEDULED_TIMEOUT_S = 55  # a sweep judges as much as it can, and ends before the next one begins
@@ -62,18 +62,18 @@ UNLIMITED = -1
 class Delivery(NamedTuple):
     """How a stream reaches its consumers."""
 
-    batch_records: int = 1000  # the more records are folded into one transaction, the fewer write units they take
-    batch_window_s: int = 1  # `StreamReader.window_s` replaces it
+    batch_records: int = 1000  # the more records one transaction folds, the fewer write units a record takes
+    batch_window_s: int = 1  # the longest wait for a full batch; `StreamReader.window_s` replaces it
     # Without a window, an event lacks the id of its stream shard. Lambda invokes the consumer once more at the end of
     # each window: windows of 60 s would be half of an idle stack's invocations. So this is Lambda's longest window.
     tumbling_window_s: int = 15 * 60
-    bisects: bool = True
-    reports_failures: bool = True
+    bisects: bool = True  # if a batch fails, Lambda sends each half by itself
+    reports_failures: bool = True  # the consumer names the record from which Lambda sends again
     parallel: int = 1  # two invocations would share the checkpoint of one stream shard
     # Lambda never gives up a record: the consumer keeps each record that fails as a dead letter.
     retries: int = UNLIMITED
     age_s: int = UNLIMITED
-    begins: str = "TRIM_HORIZON"  # includes changes from before the mapping
+    begins: str = "TRIM_HORIZON"  # with the records from before the mapping
 
 
 DELIVERY = Delivery()
@@ -156,7 +156,7 @@ def transact_variable(counters: Iterable[Counter], place: Surroundings) -> dict[
 
 
 def serving_variables(routes: Sequence[Route], place: Surroundings) -> dict[str, str]:
-    """Returns the variables that only functions for callers have. There may be many hosts: few functions get them."""
+    """Returns further variables of a function for callers. The hosts may be many, so few functions get them."""
     uses_hosts = any(route.operation.uses_page_hosts for route in routes)
     uses_address = Table.SALTS in place.tables and any(route.operation.uses_client_address for route in routes)
     return {
@@ -177,13 +177,13 @@ def console_variables(name: str, routes: Sequence[Route], config: str, client: s
 
 
 def consumer_variables(consumer: StreamReader, place: Surroundings) -> dict[str, str]:
-    """Returns more variables of a stream consumer."""
+    """Returns further variables of a stream consumer."""
     tables = {"TALLY_TEAM_TABLES": team_tables_json(place)} if consumer.team_tables else {}
     return {"TALLY_DEAD_LETTER_BUCKET": place.dead_letters, **tables, **_event_bus_variable(consumer, place)}
 
 
 def schedule_variables(schedule: Schedule, place: Surroundings) -> dict[str, str]:
-    """Returns more variables of a function on a schedule."""
+    """Returns further variables of a function on a schedule."""
     tables = {"TALLY_TEAM_TABLES": team_tables_json(place)} if schedule.inspected_streams and place.team_tables else {}
     tables |= {"TALLY_SPOT_CHECK_UNITS": str(place.spot_check_units)} if tables and place.spot_check_units else {}
     return {
@@ -199,7 +199,7 @@ def _event_bus_variable(sender: StreamReader | Schedule, place: Surroundings) ->
 
 
 def team_tables_json(place: Surroundings) -> str:
-    """Returns the team's tables as settings read them. Names and ARNs have no character that JSON escapes."""
+    """Returns the team's tables as JSON, which settings.py parses. No name or ARN has a character that JSON escapes."""
     return json.dumps({name: table._asdict() for name, table in place.team_tables.items()})
 
 
@@ -207,10 +207,10 @@ def filter_patterns(consumer: StreamReader, table: Table) -> Iterator[dict[str, 
     """Yields the patterns of a mapping. A record must match one pattern; without patterns, every record passes. A
     pattern compares `filter_attribute` with true, the only value that the consumer acts on. A pattern cannot ask
     whether the attribute exists, whatever its type: `exists` tests leaves only, and the leaf is the type (`BOOL`)."""
-    kinds, prefix = consumer.streams[table], consumer.key_prefixes.get(table)
-    if kinds:
+    event_names, prefix = consumer.streams[table], consumer.key_prefixes.get(table)
+    if event_names:
         image = {"NewImage": {consumer.filter_attribute: {"BOOL": [True]}}}
-        yield {"eventName": list(kinds), **({"dynamodb": image} if consumer.filter_attribute else {})}
+        yield {"eventName": list(event_names), **({"dynamodb": image} if consumer.filter_attribute else {})}
         if prefix:
             yield {"dynamodb": {"Keys": {TABLES[table].partition_key: {"S": [{"prefix": prefix}]}}}}
 

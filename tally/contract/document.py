@@ -68,7 +68,7 @@ def document_json(
     indent: int | None = None,
     likers_visible: UserVisibility = UserVisibility.ANYONE,
 ) -> str:
-    """Returns the document as JSON. `likers_visible`: who sees which users a counter counts."""
+    """Returns the document as JSON. `likers_visible`: who may read over HTTP which users like a post."""
     openapi = document(operations, counters, likers_visible)
     return json.dumps(openapi, indent=indent, separators=None if indent else (",", ":"), ensure_ascii=False)
 
@@ -122,7 +122,7 @@ def _operation(route: Route, counters: Mapping[str, Counter], components: dict[s
     shared = components["responses"]
     for status, response in error_responses.responses(route).items():
         name = next((name for name, other in shared.items() if other == response), "")
-        if not name:  # no operation before this one has an equal response
+        if not name:  # no earlier operation of the document has an equal response
             variants = sum(other.partition("_")[0] == str(status) for other in shared)
             name = f"{status}_{variants + 1}" if variants else str(status)  # `409`, then `409_2`
             shared[name] = response
@@ -138,7 +138,7 @@ def _is_required(field: Field, context: SchemaContext) -> bool:
 
 def _parameters(route: Route, context: SchemaContext) -> list[Schema]:
     """Returns the parameters in path, query and headers."""
-    has_period = not route.operation.has_counter_in_path or any(one.period for one in context.counters)
+    may_name_period = not route.operation.has_counter_in_path or any(one.period for one in context.counters)
     return [
         {
             "name": field.http_name,
@@ -150,7 +150,7 @@ def _parameters(route: Route, context: SchemaContext) -> list[Schema]:
             **({"style": "form", "explode": True} if field.kind.list_max else {}),
         }
         for field in route.fields
-        if field.source is not Source.BODY and field.kind.is_documented and (has_period or field.name != "period")
+        if field.source is not Source.BODY and field.kind.is_documented and (may_name_period or field.name != "period")
     ]
 
 
@@ -213,7 +213,7 @@ def _description(route: Route, served: list[Counter]) -> str:
 
 
 def _table(counters: list[Counter]) -> str:
-    """Returns the declared counters in Markdown."""
+    """Returns a table of these counters in Markdown."""
     rows = ["| counter | step | limits | visible | a key is recognised for |", "|---|---|---|---|---|"]
     for one in counters:
         step = "any amount" if one.delta is None else f"{one.delta:+d}"
@@ -226,8 +226,8 @@ def _table(counters: list[Counter]) -> str:
         visible += ", numbered" if one.numbered else ""
         if one.retired:
             visible = "retired: it can be read, but not changed"
-        life = f"{one.receipt_days} days" if one.receipt_days else f"{RECEIPT_TTL_DEFAULT_S // 3600} hours at least"
+        kept = f"{one.receipt_days} days" if one.receipt_days else f"{RECEIPT_TTL_DEFAULT_S // 3600} hours at least"
         if one.visible == "soon":
-            life = f"{max(one.receipt_days or 0, PENDING_KEPT_S // DAY_S)} days at least"
-        rows.append(f"| `{one.name}` | {step} | {', '.join(limits) or 'none'} | {visible} | {life} |")
+            kept = f"{max(one.receipt_days or 0, PENDING_KEPT_S // DAY_S)} days at least"
+        rows.append(f"| `{one.name}` | {step} | {', '.join(limits) or 'none'} | {visible} | {kept} |")
     return "\n".join(rows)

@@ -24,7 +24,7 @@ _MEMBERS: Schema = {
     "entry": {
         "type": "integer",
         "minimum": 0,
-        "description": "In a batch: the index of a change that Tally refused, the first one of its tally.",
+        "description": "In a batch: the index of the refused change, or of the first change of the refused number.",
     },
     "counter": {"type": "string", "description": "The counter of that entry."},
     "id": {"type": "string", "description": "The id of that entry."},
@@ -35,7 +35,7 @@ _MEMBERS: Schema = {
         "description": "The seconds until the next period begins, if the change fits there.",
     },
     "version": {"type": "integer", "minimum": 0, "description": "The present version of the counter."},
-    "request_id": {"type": "string", "description": "To find this request in the logs."},
+    "request_id": {"type": "string", "description": "The id of this request in the logs."},
 }
 SCHEMAS: dict[str, Schema] = {
     "problem": {
@@ -60,7 +60,7 @@ _ERRORS_OF_EVERY_ROUTE: tuple[type[TallyError], ...] = (
     errors.StoreUnreachableError,
     errors.StoreRefusedError,
 )
-# API Gateway's own answers. An HTTP API cannot change their form.
+# API Gateway's own answers, whose bodies an HTTP API cannot change.
 _GATEWAY_PHRASES = {
     401: "Unauthorized",
     403: "Forbidden",

@@ -25,8 +25,8 @@ _HOST = "api.example.com"
 
 
 def field_values(route: Route, counters: Mapping[str, Counter], **given: Any) -> dict[str, Any]:
-    """Returns the fields of a request by name: the required fields and the fields of the body. `given` replaces values,
-    and None removes a field. Without `visible`, which few counters allow, and `at`, a time that must be recent."""
+    """Returns the fields of a request by name: the required fields, and the fields of the body except `visible`, which
+    few counters allow, and `at`, a time that must be recent. `given` replaces values; None removes a field."""
     context = SchemaContext(route.served_counters(counters), anonymous=not route.needs_caller)
     fields = {
         field.name: field.kind.example_for(context)
@@ -79,8 +79,8 @@ def http_event(route: Route, counters: Mapping[str, Counter], **given: Any) -> d
         },
         "isBase64Encoded": False,
     }  # fmt: skip
-    named = {field.http_name: fields[field.name] for field in route.fields if field.source is Source.PATH}
-    event |= {"pathParameters": named} if named else {}
+    in_path = {field.http_name: fields[field.name] for field in route.fields if field.source is Source.PATH}
+    event |= {"pathParameters": in_path} if in_path else {}
     in_query = [field for field in route.fields if field.source is Source.QUERY and field.name in fields]
     values = {field.http_name: fields[field.name] for field in in_query}
     lists = {name: value if isinstance(value, list) else [value] for name, value in values.items()}

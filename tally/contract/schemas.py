@@ -1,6 +1,6 @@
 """Makes the JSON Schema of an answer's type: a TypedDict, with its docstring and annotations.
 
-Schemas are open, so that clients keep working when an answer gains a member. Tests close them before they compare.
+A schema allows further members, so that clients keep working when an answer gets one. Tests forbid them to compare.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _reference(kind: Any, named: dict[str, Schema]) -> Schema:
         about = " ".join((inspect.getdoc(kind) or "").split())
         named[name] = {"description": about, "type": "object", "properties": properties, "required": required}
         for member, hint in typing.get_type_hints(kind, include_extras=True).items():
-            optional = typing.get_origin(hint) is NotRequired  # `__required_keys__` lacks it in a future annotation
+            optional = typing.get_origin(hint) is NotRequired  # `__required_keys__` is wrong: annotations are texts
             properties[member] = schema(typing.get_args(hint)[0] if optional else hint, named)
             required += [] if optional else [member]
     return {"$ref": f"#/components/schemas/{name}"}

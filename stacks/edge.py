@@ -19,7 +19,7 @@ from tally.cdk.names import edge_stack_name
 from tally.cdk.options import CLIENT_RATE_WINDOW_S, EDGE_REGION, Options
 from tally.cdk.quotas import check_quotas
 
-CACHE_TTL_MAX = Duration.days(1)  # no Cache-Control of the API is longer
+CACHE_TTL_MAX = Duration.days(1)  # no Cache-Control of the API says more: see MAX_AGE_MAX_S
 # Without a setting, CloudFront keeps these errors for 10 s, whatever the API's Cache-Control says.
 CACHED_ERRORS = (400, 403, 404, 405, 414, 416, 500, 501, 502, 503, 504)
 # The same texts as API Gateway's, which itself refuses bodies over 10 MB.
@@ -102,8 +102,8 @@ def _create_log_bucket(scope: Construct, days: int) -> s3.Bucket:
 
 
 def _path_patterns(routes: Iterable[Route]) -> list[str]:
-    """Returns the fewest patterns for these routes, such as `/videos/*` for `/videos/{id}/plays`. A distribution takes
-    few patterns, so no pattern covers another one."""
+    """Returns path patterns that match these routes, such as `/videos/*` for `/videos/{id}/plays`. A distribution takes
+    few patterns, so a pattern that another pattern covers is left out."""
     patterns = {
         f"/{route.path.split('/')[1]}/*" if "{" in route.path or route.fixed_fields else route.path for route in routes
     }
@@ -112,10 +112,10 @@ def _path_patterns(routes: Iterable[Route]) -> list[str]:
 
 
 def _origin_cache_policy(scope: Construct) -> cloudfront.CachePolicy:
-    """Returns the policy that keeps an answer as long as its Cache-Control says; without Cache-Control, not at all.
+    """Returns the policy that keeps an answer as long as its Cache-Control says. An answer without it is not kept.
 
-    The key has all that an answer depends on: path, query, encoding, token, a browser's secret, and the page's origin,
-    which API Gateway answers with CORS headers. So no caller gets the answer to another caller.
+    The cache key has all that an answer depends on: path, query, encoding, token, a browser's secret, and the page's
+    origin, which API Gateway answers with CORS headers. So no caller gets the answer to another caller.
     """
     return cloudfront.CachePolicy(
         scope,
@@ -146,7 +146,7 @@ def _forwarding_behavior(
 
 
 def _set_client_certificate(distribution: cloudfront.Distribution, certificate_arn: str) -> None:
-    """Let CloudFront present its certificate to the API. The construct has no option for this."""
+    """Let CloudFront present its certificate to the API. CDK's `Distribution` has no option for this."""
     resource = distribution.node.default_child
     assert isinstance(resource, cloudfront.CfnDistribution)
     resource.add_property_override(
@@ -154,15 +154,15 @@ def _set_client_certificate(distribution: cloudfront.Distribution, certificate_a
     )
 
 
-def _web_acl(scope: Construct, routes: Sequence[Route], requests: int) -> waf.CfnWebACL:
+def _web_acl(scope: Construct, routes: Sequence[Route], requests_max: int) -> waf.CfnWebACL:
     """Returns the web ACL. A request that a rule refuses reaches neither API Gateway nor a function.
 
-    If an address sends more than `requests` in five minutes, it gets 429 until it sends fewer. If a body is longer than
-    its operation takes, the caller gets 413: API Gateway would bill each 512 KB of the body as a request.
+    If an address sends more than `requests_max` in five minutes, it gets 429 until it sends fewer. If a body is longer
+    than its operation takes, the caller gets 413: API Gateway would bill each 512 KB of the body as a request.
     """
     rate = waf.CfnWebACL.StatementProperty(
         rate_based_statement=waf.CfnWebACL.RateBasedStatementProperty(
-            aggregate_key_type="IP", limit=requests, evaluation_window_sec=CLIENT_RATE_WINDOW_S
+            aggregate_key_type="IP", limit=requests_max, evaluation_window_sec=CLIENT_RATE_WINDOW_S
         )
     )
     bodies = {CLIENT_RATE: CLIENT_RATE_BODY, BODY_SIZE: BODY_SIZE_BODY}
@@ -235,8 +235,8 @@ def _body_size_statement(routes: Sequence[Route]) -> waf.CfnWebACL.StatementProp
     ]
     if not on_other_paths:
         return too_long
-    too_long_there = waf.CfnWebACL.AndStatementProperty(statements=[too_long, *on_other_paths])
-    return waf.CfnWebACL.StatementProperty(and_statement=too_long_there)
+    too_long_and_not_exempt = waf.CfnWebACL.AndStatementProperty(statements=[too_long, *on_other_paths])
+    return waf.CfnWebACL.StatementProperty(and_statement=too_long_and_not_exempt)
 
 
 def _visibility_config(metric: str) -> waf.CfnWebACL.VisibilityConfigProperty:

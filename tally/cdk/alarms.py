@@ -34,26 +34,26 @@ class Alarm:
     """How soon a person has to act: AT_ONCE, WITHIN_HOURS (before the oldest unread stream record expires) or TODAY."""
     threshold: float
     periods: int
-    """How many periods in a row. The metric sets the length of a period."""
+    """After how many periods in a row beyond the threshold it goes off. The metric has the length of a period."""
     missing_data: cloudwatch.TreatMissingData = _Missing.NOT_BREACHING
     """What missing data means. NOT_BREACHING: nothing happened, so nothing is wrong."""
     compare: cloudwatch.ComparisonOperator = ABOVE
 
     def name_and_text(self, names: Names, of: str | None = None) -> tuple[str, str]:
-        """Returns its name and its text. `of`: its subject, if there are several alarms of this kind."""
+        """Returns the name and the text of an alarm. `of`: its subject, such as a consumer, if the kind has several."""
         name, text = (f"{self.name}-{of}", f"{self.description} ({of})") if of else (self.name, self.description)
         return name, f"{text}. {names.help_line(f'runbook.md#{self.name}')}"
 
 
 # Missing data. IGNORE: the alarm keeps its state, because silence of the sweep or of a consumer does not mean that all
-# is well. `sweep` and `iterator-age` report this silence. They are MISSING: the heartbeat keeps each function busy, so
-# silence turns the alarm to INSUFFICIENT_DATA, which also notifies the topic. A new stack begins in this state and
-# notifies nobody; BREACHING would notify. `drift` is a query: AWS sets the line of a counter without data to OK.
+# is well. The alarms `sweep` and `iterator-age` report such silence, and have MISSING. Without data, these two turn to
+# INSUFFICIENT_DATA, which notifies the topic. A new stack begins in this state without a notification; BREACHING would
+# notify. `drift` is a query of a line for each counter, and AWS sets a line without data to OK.
 DRIFT = Alarm(
     "drift", "Stored numbers have differed from accepted changes for 5 checked minutes", TODAY, 0, 1, _Missing.IGNORE
 )
-# One stuck shard is enough, because drift is judged on proof alone. `iterator-age` hides a disabled mapping or a
-# shard that is not read: Lambda reports one age for each function, also if the age comes from other shards.
+# One stuck shard sets this alarm off, because no minute is judged without proof from every shard. `iterator-age` would
+# not show a disabled mapping, or a shard that nobody reads: Lambda reports one age for all shards of a function.
 WATERMARK_AGE = Alarm(
     "watermark-age",
     "A stream consumer is stuck or behind: no proof of progress in every shard for over 10 minutes",
@@ -92,7 +92,7 @@ HOLDS = Alarm("holds", "Expired holds could not be released for 5 minutes", TODA
 FAILING = Alarm("5xx", "Over 1 % of the HTTP requests have failed for 10 minutes", AT_ONCE, 1, 2)
 LATENCY = Alarm("latency", "One HTTP request in a hundred has taken over a second for 10 minutes", AT_ONCE, 1000, 10)
 THROTTLES = Alarm("throttles", "DynamoDB has throttled more than one write a second for 5 minutes", AT_ONCE, 60, 5)
-# Requests of strangers cost money and are answered, so no other alarm goes off.
+# Strangers' requests cost money. Tally answers them without an error, so no other alarm goes off.
 TRAFFIC = Alarm(
     "traffic",
     "HTTP requests have been over four fifths of what the busiest route allows, for 10 minutes",
@@ -110,12 +110,12 @@ WRITE_UNITS = Alarm(
     BY_THROTTLES,
     2,
 )
-# SQS reports nothing about a queue that is idle for six hours. Its events are still in the queue.
+# IGNORE, because SQS reports nothing about a queue that is idle for six hours, although events may still be there.
 FAILED_EVENTS = Alarm(
     "failed-events", "Lambda has given up asynchronous events: they may not be counted", TODAY, 0, 1, _Missing.IGNORE
 )
-# If the front door blocks every request, the API gets no request that could fail. MISSING is as for `sweep`: silence
-# notifies, and a new stack notifies nobody.
+# If CloudFront or a firewall blocks every request, the API gets no request that could fail. MISSING is as for `sweep`:
+# silence notifies the topic, and a new stack notifies nobody.
 SILENCE = Alarm("silence", "No request has reached the API for six hours", AT_ONCE, 1, 6, _Missing.MISSING, BELOW)
 EDGE_FAILING = Alarm(
     "edge-5xx", "CloudFront has answered over 5 % of the requests with an error for 10 minutes", AT_ONCE, 5, 2
@@ -124,7 +124,7 @@ EDGE_REFUSING = Alarm("edge-4xx", "CloudFront has refused over half of the reque
 EDGE_BLOCKING = Alarm(
     "edge-blocked", "AWS WAF has refused over 10,000 requests in 5 minutes, twice in a row", TODAY, 10_000, 2
 )
-# The metric is of the new code alone. Otherwise failing old code would stop the deployment of its correction.
+# The metric has only answers of the new code. Otherwise failing old code would stop the deploy that corrects it.
 NEW_CODE = Alarm("new-code", "Newly deployed code fails: at least two calls in a minute", AT_ONCE, 1, 1)
 ALARMS = tuple(value for value in list(vars().values()) if isinstance(value, Alarm))
 
@@ -143,7 +143,7 @@ def metric_with_alarm(
         alarm_name_override=names.alarm(name),
         alarm_description_override=description,
         override_annotation_label=f"alarm: {alarm.name}",
-        override_annotation_visibility=of is None,  # several lines of one kind would overlap
+        override_annotation_visibility=of is None,  # the labels of several alarms would overlap
     )
     return CustomMetricWithAlarm(metric=metric, alarm_friendly_name=name, add_alarm={"Alarm": threshold})
 
@@ -195,7 +195,7 @@ class AlarmTopic(Construct):
     def __init__(self, scope: Construct, id: str, *, names: Names, email: str | None) -> None:
         super().__init__(scope, id)
         self.topic = sns.Topic(self, "Topic", display_name="Tally", enforce_ssl=True)
-        # If the topic's policy does not admit alarms, they are silent.
+        # Without this statement, alarms of the account could not publish to the topic.
         self.topic.add_to_resource_policy(
             iam.PolicyStatement(
                 sid="AlarmsOfThisAccount",

@@ -22,7 +22,7 @@ from .names import Names, camel
 from .options import Options
 from .users import Users
 
-DEFAULT_RATE_PER_S, DEFAULT_BURST = 10, 20  # of a route without a throttle; there should be none
+DEFAULT_RATE_PER_S, DEFAULT_BURST = 10, 20  # of a route without its own throttle; each route of Tally has one
 ACCESS_LOG_RETENTION = logs.RetentionDays.ONE_MONTH
 
 
@@ -48,14 +48,14 @@ class Api(Construct):
         super().__init__(scope, id)
         self._names = names
         self._options = options
-        functions = {route.key: module for module, routes in routes_by_function.items() for route in routes}
+        module_by_key = {route.key: module for module, routes in routes_by_function.items() for route in routes}
         routes = [route for routes in routes_by_function.values() for route in routes]
         self.api = http.HttpApi(
             self,
             "Http",
             api_name=names.base,
             create_default_stage=False,
-            disable_execute_api_endpoint=bool(options.domain_name),  # or callers could bypass what guards the domain
+            disable_execute_api_endpoint=bool(options.domain_name),  # callers must not bypass a CDN of the domain
             cors_preflight=http.CorsPreflightOptions(
                 allow_origins=list(options.cors_origins),
                 allow_methods=[http.CorsHttpMethod[method] for method in cors_methods(routes)],
@@ -66,7 +66,7 @@ class Api(Construct):
         )
         authorizer = self._authorizer()
         targets = {
-            # One permission for all routes of a function: one for each route would be 60 of a stack's 500 resources.
+            # One permission for all routes of a function. A permission for each route would add 60 resources.
             module: integrations.HttpLambdaIntegration(camel(module), alias, scope_permission_to_route=False)
             for module, alias in aliases.items()
         }
@@ -74,7 +74,7 @@ class Api(Construct):
         http_routes = [
             http_route
             for route in self._deployed_routes
-            for http_route in self._routes(route, targets[functions[route.key]], authorizer)
+            for http_route in self._routes(route, targets[module_by_key[route.key]], authorizer)
         ]
         self.stage = self._stage(http_routes)
         self.domain = create_custom_domain(self, options, self.api, self.stage) if options.domain_name else None
@@ -116,23 +116,23 @@ class Api(Construct):
         )
 
     def _routes(
-        self, of: Route, integration: integrations.HttpLambdaIntegration, authorizer: http.IHttpRouteAuthorizer
+        self, route: Route, integration: integrations.HttpLambdaIntegration, authorizer: http.IHttpRouteAuthorizer
     ) -> list[http.HttpRoute]:
-        routes = self.api.add_routes(
-            path=of.path,
-            methods=[http.HttpMethod[method] for method in of.methods],
+        http_routes = self.api.add_routes(
+            path=route.path,
+            methods=[http.HttpMethod[method] for method in route.methods],
             integration=integration,
-            authorizer=authorizer if of.needs_caller else None,
-            authorization_scopes=[of.scope] if of.scope else None,
+            authorizer=authorizer if route.needs_caller else None,
+            authorization_scopes=[route.scope] if route.scope else None,
         )
-        for route in routes if of.access is Access.ANYONE else ():
-            Validations.of(route).acknowledge(
+        for http_route in http_routes if route.access is Access.ANYONE else ():
+            Validations.of(http_route).acknowledge(
                 Acknowledgment(
                     id="AwsSolutions-APIG4",
-                    reason=f"{of.id} is for anyone, by contract: its input is checked, its rate is throttled",
+                    reason=f"{route.id} is for anyone, by contract: its input is checked, its rate is throttled",
                 )
             )
-        return routes
+        return http_routes
 
     def _stage(self, routes: list[http.HttpRoute]) -> http.HttpStage:
         log_group = logs.LogGroup(
@@ -165,7 +165,7 @@ class Api(Construct):
         resource.access_log_settings = http.CfnStage.AccessLogSettingsProperty(
             destination_arn=log_group.log_group_arn, format=json.dumps(ACCESS_LOG_FIELDS)
         )
-        # The construct has no throttle for a route. The keys are CloudFormation's, and only a test checks them.
+        # CDK's construct has no throttle for a route. These keys are CloudFormation's, and only a test checks them.
         resource.route_settings = {
             key: {"ThrottlingRateLimit": throttle.rate_per_s, "ThrottlingBurstLimit": throttle.burst}
             for route in self._deployed_routes

@@ -48,8 +48,8 @@ class Tally(Construct):
         tally = Tally(self, "Tally", counters="counters.py", page_hosts=["example.com"])
         tally.grant_count(checkout)
 
-    Names and logical ids follow the construct's path in the stack. A construct with the id `Default` has the names of a
-    stack of Tally's own. Each construct has about 240 resources, and a stack may have 500.
+    Names and logical ids follow the construct's path in the stack. CDK leaves the id `Default` out of a path, so such a
+    construct has the names of a stack of a stage. Each construct has about 240 resources, and a stack may have 500.
     """
 
     tables: Tables
@@ -91,9 +91,9 @@ class Tally(Construct):
         self._names = Names.of(self, options.docs_url)
         self._names.check(with_users=not options.issuer)
         self._claimed_variables: set[tuple[str, str]] = set()
-        """The path of each function that counts with this Tally, and the variable that says so."""
+        """The path of each function that counts with this Tally, and the name of the variable that this Tally sets."""
         self._transact_counters: dict[tuple[str, str], dict[str, Counter]] = {}
-        """By the same pair: the counters that the function changes in its own transactions."""
+        """The counters that a function may change in its own transactions, by the function's path and the variable."""
         self._declarations = declarations
         self._team_tables = TeamTables(self, tables, declarations)
         app = Stage.of(self)
@@ -132,14 +132,14 @@ class Tally(Construct):
     ) -> None:
         """Let a function change these counters in one transaction with its own items (`tally.transact`).
 
-        A second call adds counters. The function gets the rights of `POST /changes`, and goes live after the consumers.
-        The variable has the tables and the declarations, so the function counts as Tally does. The team grants the
-        rights on its own tables.
+        A second call adds counters. The function gets the rights of `POST /changes`. A deploy updates it after the
+        consumers, which must know its counters. The variable has the tables and the declarations, so the function
+        counts as Tally does. The team grants the rights on its own tables.
 
         Raises OptionsError for an unknown counter, for a counter whose changes cannot be part of a batch, and if
         another Tally has set the variable.
         """
-        batchable = {name: one for name, one in self._declarations.counters.items() if one.is_batchable}
+        batchable = {name: counter for name, counter in self._declarations.counters.items() if counter.is_batchable}
         names = [counters] if isinstance(counters, str) else list(counters)
         wrong = [name for name in names if name not in batchable]
         if wrong or not names:
@@ -237,7 +237,7 @@ class Tally(Construct):
         self._output("DashboardName", monitoring.dashboard_name, "The dashboard, in CloudWatch")
 
     def _configure_console(self, api: Api) -> None:
-        """Gives the functions the settings of the console. They name the API, which is made after the functions."""
+        """Gives the functions the console's settings. These name the API, which is made after the functions."""
         stack, stage = Stack.of(self), self._options.stage
         known = {"stage": stage, "stack": self._names.stack, "region": Aws.REGION, "sign_in": api.sign_in}
         config = stack.to_json_string({**known, "try_it": False, "docs": self._options.docs_url})

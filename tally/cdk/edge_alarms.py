@@ -42,7 +42,7 @@ class EdgeAlarms(Construct):
             period=FIVE_MINUTES,
             label="refused",
         )
-        # https://docs.aws.amazon.com/waf/latest/developerguide/waf-metrics.html: no region for CloudFront.
+        # https://docs.aws.amazon.com/waf/latest/developerguide/waf-metrics.html: no dimension Region.
         acl, name = {"WebACL": names.stack, "Rule": CLIENT_RATE}, "BlockedRequests"
         blocked = metric("AWS/WAFV2", name, acl, "Sum", period=FIVE_MINUTES, label=name)
         for id_, watched, kind in (

@@ -32,7 +32,7 @@ from .team_tables import TeamTables
 # 1,769 MB is a whole CPU. If a million tallies change in a minute, the judge takes seconds and up to 500 MB. In dev,
 # fewer tallies change, and the sweep mostly waits.
 SCHEDULED_MEMORY_MB, SCHEDULED_MEMORY_DEV_MB = 1769, 512
-SCHEDULED_AGE_MAX = Duration.seconds(60)  # the least that Lambda takes; then the next run is due
+SCHEDULED_AGE_MAX = Duration.seconds(60)  # the least that Lambda takes; after it, the next run is due
 # A route with at least this throttle is busy: visitors wait for it. Operators and programs rarely call other routes.
 BUSY_PER_S = 500
 LOG_RETENTION = logs.RetentionDays.ONE_MONTH
@@ -166,7 +166,7 @@ class Functions(Construct):
             for statement in self._team_tables.scan_statements if self._options.spot_check_units else ():
                 alias.role.add_to_policy(statement)
         self._grant_send_events(schedule, alias)
-        # EventBridge invokes it asynchronously. Lambda neither retries nor keeps an event: the next run continues.
+        # EventBridge invokes it asynchronously. Lambda neither retries nor keeps the event: the next run does the work.
         alias.configure_async_invoke(retry_attempts=0, max_event_age=SCHEDULED_AGE_MAX)
         events.Rule(
             alias,
@@ -194,7 +194,8 @@ class Functions(Construct):
         snapshot: bool = False,
         traced: bool | None = None,
     ) -> lambda_.Alias:
-        """`traced`: None if no caller waits for the function, which is traced if the option `tracing` is `all`."""
+        """Adds a function with its role and log group. `does`: what it does, for its description. `reserved`: its
+        reserved concurrency. `snapshot`: it starts from a snapshot. `traced`: None if only `tracing=all` traces it."""
         traced = self._options.tracing == "all" if traced is None else traced
         scope = Construct(self, camel(module))
         log_group = logs.LogGroup(
@@ -262,8 +263,8 @@ def policy_statements(tables: Tables, needs: Iterable[Need]) -> list[iam.PolicyS
         iam.PolicyStatement(
             actions=names,
             resources=[tables.by_name[table].table_arn],
-            # A prefix that does not end in the separator is a whole key.
-            conditions=leading_keys_condition(f"{one}*" if one.endswith("#") else one for one in shared_prefixes),
+            # A prefix that does not end in `#` is a whole key.
+            conditions=leading_keys_condition(f"{each}*" if each.endswith("#") else each for each in shared_prefixes),
         )
         for (table, shared_prefixes), names in actions.items()
     ]

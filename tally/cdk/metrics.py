@@ -28,16 +28,16 @@ class TallyMetrics:
     declarations: Declarations
 
     def of_stack(self, name: str, statistic: str = "Sum") -> cloudwatch.Metric:
-        """Returns the metric of this name that has no second dimension."""
+        """Returns the metric of this name of the whole stack."""
         return self._metric(name, {}, statistic, MINUTE, name)
 
     def by_counter(self, name: str, *, of: Collection[str], statistic: str = "Sum") -> dict[str, cloudwatch.Metric]:
-        """Returns the metric of each of these counters. A counter that never moves has no data and costs nothing."""
+        """Returns the metric of each of these counters. A counter without changes has no data and costs nothing."""
         return {counter: self._metric(name, {observe.COUNTER: counter}, statistic, MINUTE, counter) for counter in of}
 
     def each_counter(self, name: str) -> cloudwatch.MathExpression:
-        """Returns the maximum of each counter with this metric, for one alarm, whose mails name the counter. An alarm
-        takes at most ten metrics, but one query of up to 500 lines. A query with several lines needs ORDER BY."""
+        """Returns a query with a line for each counter, for one alarm whose mails name the counter. An alarm takes at
+        most ten metrics, but one query of up to 500 lines. A query with several lines needs ORDER BY."""
         return cloudwatch.MathExpression(
             expression=f'SELECT MAX({name}) FROM SCHEMA("{observe.NAMESPACE}", {observe.COUNTER}, service)'
             f" WHERE service = '{self.names.base}' GROUP BY {observe.COUNTER} ORDER BY MAX() DESC",
@@ -91,8 +91,8 @@ def aws_metric(
 def new_code_failures(failed: cloudwatch.Metric, alias: lambda_.Alias) -> cloudwatch.MathExpression:
     """Returns the calls of a function's newest version that failed by its fault; 0 if at most a tenth failed.
 
-    While the store is busy, any code has a few failures a minute. `failed`: the failed answers. Lambda's `Errors` are
-    the calls without an answer, as of code that does not load. FILL: a metric has no data if nothing happened.
+    A tenth, because while the store is busy, any code has a few failures a minute. `failed`: the failed answers.
+    Lambda's `Errors` are calls without an answer, such as of code that does not load. FILL: no data means 0.
     """
     function = alias.lambda_.function_name
     dimensions = {
@@ -125,8 +125,8 @@ def write_units(tables: Mapping[str, dynamodb.Table]) -> cloudwatch.MathExpressi
 
 
 def throttled_writes(name: str, table: dynamodb.Table) -> cloudwatch.MathExpression:
-    """Returns the writes that DynamoDB throttled in a minute; 0 without data. FILL: an alarm on a metric of DynamoDB
-    may ignore missing data, whatever its setting, and would stay on."""
+    """Returns the writes that DynamoDB throttled in a minute; 0 without data. Without FILL, an alarm on a metric of
+    DynamoDB may ignore missing data, whatever its setting, and stay on."""
     return cloudwatch.MathExpression(
         expression=f"FILL({name}, 0)",
         using_metrics={name: aws_metric(table, "WriteThrottleEvents", label=name)},

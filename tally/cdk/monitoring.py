@@ -33,8 +33,8 @@ from .names import Names
 from .options import Options
 from .tables import Tables
 
-TRAFFIC_SHARE = 0.8  # of the throttle of the busiest route
-WRITE_UNITS_PER_CHANGE = 4  # of a change that is visible now
+TRAFFIC_SHARE = 0.8  # above this share of the busiest route's throttle, the alarms `traffic` and `write-units` go off
+WRITE_UNITS_PER_CHANGE = 4  # if the change is visible now
 WidgetMetric = cloudwatch.Metric | cloudwatch.MathExpression | CustomMetricWithAlarm
 
 
@@ -51,8 +51,8 @@ class Parts:
 class Monitoring(Construct):
     """Dashboard, alarms and their topic.
 
-    CloudWatch's free tier has dashboards of up to 50 metrics. So a widget has only what an operator looks at. The
-    dashboard shows the state of each alarm, and not its metric.
+    CloudWatch's free tier has dashboards of up to 50 metrics, so a widget has only what an operator looks at. The
+    dashboard shows the state of every alarm, also if no widget shows its metric.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Monitoring(Construct):
                 action=SnsAlarmActionStrategy(**topics),
             ),
             metric_factory_defaults=MetricFactoryDefaults(period=metrics.MINUTE),
-            # `_add_dashboard` makes the dashboard: it begins with the alarms, which the sections make first.
+            # No dashboard: `_add_dashboard` makes it after the sections, because it begins with the sections' alarms.
             dashboard_factory=DynamicDashboardFactory(self, "None", dashboard_configs=[], dashboard_name_prefix="-"),
         )
         self._add_number_sections()
@@ -91,7 +91,7 @@ class Monitoring(Construct):
         self._add_dashboard(sections)
 
     def _add_section(self, id: str, heading: str, widgets: dict[str, Sequence[WidgetMetric]]) -> None:
-        """Adds a section of the dashboard: its widgets, by title. Only construct ids contain `id`."""
+        """Adds a section of the dashboard with these widgets, by title. `id`: for construct ids, which nobody reads."""
         self._facade.monitor_custom(
             human_readable_name=heading,
             alarm_friendly_name=id,
@@ -100,8 +100,8 @@ class Monitoring(Construct):
 
     def _add_dashboard(self, sections: Sequence[Monitored]) -> None:
         """Adds the dashboard: the state of every alarm, then the sections."""
-        shown = Duration.hours(1)  # the time that it shows at first, so a legend has the sum of an hour
-        dashboard = cloudwatch.Dashboard(self, "Dashboard", dashboard_name=self.dashboard_name, default_interval=shown)
+        hour = Duration.hours(1)  # a person who opens the dashboard sees this time, so a legend has the sum of an hour
+        dashboard = cloudwatch.Dashboard(self, "Dashboard", dashboard_name=self.dashboard_name, default_interval=hour)
         dashboard.add_widgets(cloudwatch.TextWidget(markdown="### Alarms", width=24, height=1))
         every_alarm = [created.alarm for created in self._facade.created_alarms()]
         dashboard.add_widgets(
@@ -113,8 +113,8 @@ class Monitoring(Construct):
     def _add_alarms_without_widgets(self) -> None:
         """Adds the alarms whose metrics no widget shows.
 
-        One `drift` alarm covers all counters and sends a mail for each: unrepaired drift of one counter does not hide
-        the drift of another. https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/Acting_Alarm_Changes.html
+        One `drift` alarm covers all counters and sends a mail for each counter, so unrepaired drift of one counter does
+        not hide drift of another (docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/Acting_Alarm_Changes.html).
         """
         own, api = self._metrics, self._parts.api
         lost = own.of_stack(observe.RECORDS_LOST, "Maximum")
@@ -137,7 +137,7 @@ class Monitoring(Construct):
         if units:  # without a route that writes, Tally counts only the items of the team's tables
             written = metrics.write_units(self._tables)
             groups["Costly"].append(self._with_alarm(written, replace(alarms.WRITE_UNITS, threshold=units)))
-        if self._options.domain_name:  # the domain may have a front door, which can block every request
+        if self._options.domain_name:  # behind the domain, CloudFront or a firewall may block every request
             hourly = metrics.aws_metric(api.api, "Count", period=Duration.hours(1), label="requests")
             groups["Costly"].append(self._with_alarm(hourly, alarms.SILENCE))
         for id, with_alarms in groups.items():
@@ -183,7 +183,7 @@ class Monitoring(Construct):
     def _add_caller_section(self) -> None:
         api = self._parts.api.api
         p99 = metrics.aws_metric(api, "Latency", "p99", label="p99")
-        # Without snapshots, cold starts alone would set off the alarm.
+        # Without snapshots there is no latency alarm, because cold starts alone would set it off.
         latency: WidgetMetric = self._with_alarm(p99, alarms.LATENCY) if self._options.snap_start else p99
         self._add_section(
             "Callers",
@@ -200,9 +200,9 @@ class Monitoring(Construct):
             name: metrics.aws_metric(alias, "IteratorAge", "Maximum", period=metrics.FIVE_MINUTES, label=name)
             for name, alias in self._parts.functions.consumers.items()
         }
-        # The team's tables may get no heartbeats. If nothing writes to such a table, its stream is silent and well.
-        silent = replace(alarms.ITERATOR_AGE, missing_data=cloudwatch.TreatMissingData.NOT_BREACHING)
-        kinds = {one.function: silent if one.team_tables else alarms.ITERATOR_AGE for one in self._readers}
+        # A team's table may get no heartbeats. If nothing writes to the table, the missing metric is not a fault.
+        quiet_age = replace(alarms.ITERATOR_AGE, missing_data=cloudwatch.TreatMissingData.NOT_BREACHING)
+        age_alarms = {each.function: quiet_age if each.team_tables else alarms.ITERATOR_AGE for each in self._readers}
         lags = self._metrics.by_consumer(observe.WATERMARK_AGE, "Maximum")
         dead_letters = self._metrics.by_consumer(observe.DEAD_LETTERS, "Sum", period=metrics.FIVE_MINUTES)
         self._add_section(
@@ -213,7 +213,7 @@ class Monitoring(Construct):
                     self._with_alarm(lag, alarms.WATERMARK_AGE, of=name) for name, lag in lags.items()
                 ],
                 "Age of the oldest record read (ms)": [
-                    self._with_alarm(age, kinds[name], of=name) for name, age in ages.items()
+                    self._with_alarm(age, age_alarms[name], of=name) for name, age in ages.items()
                 ],
                 "Dead letters": [
                     self._with_alarm(one, alarms.DEAD_LETTERS, of=name) for name, one in dead_letters.items()

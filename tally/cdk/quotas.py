@@ -1,4 +1,4 @@
-"""Checks at synth AWS's quotas that many counters or a long option can exceed, so that no deploy fails halfway."""
+"""Checks, at synth, AWS's quotas that many counters or a long option can exceed, so that no deploy fails halfway."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ QUOTAS = {
     "readers of a table's stream": Quota(2, "amazondynamodb/latest/developerguide/ServiceQuotas.html"),
     "cache behaviors of a distribution": Quota(75, f"{_CLOUDFRONT}#limits-web-distributions"),
 }
-STATEMENT_LENGTH = 450  # of one permission to invoke an alias, with three ARNs
-# No region has a longer name, so no ARN becomes longer.
+STATEMENT_LENGTH = 450  # bytes of one permission to invoke an alias, with three ARNs
+# No region has a longer name, so no ARN of a deploy is longer than the ARN here.
 PSEUDO_PARAMETERS = {"AWS::Partition": "aws", "AWS::Region": "ap-southeast-1", "AWS::AccountId": "123456789012"}
-SUFFIX = "-" + 12 * "x"  # CloudFormation adds it to a name that it makes up
-NAME_MAX = 64  # of a function; CloudFormation shortens the part before the suffix
+SUFFIX = "-" + 12 * "x"  # CloudFormation adds such a suffix to a name that it generates
+NAME_MAX = 64  # the longest name of a function; CloudFormation shortens the part before the suffix
 # The ARN that a reference to a resource becomes, by its type. References of other types become a name.
 ARNS = {
     "AWS::Lambda::Alias": "lambda:{place}:function:{name}:live",
@@ -71,7 +71,7 @@ ARNS = {
     "AWS::SNS::Topic": "sns:{place}:{name}",
     "AWS::Logs::LogGroup": "logs:{place}:log-group:{name}:*",
 }
-REF_IS_ARN = ("lambda:{place}:function:{name}:live", "sns:")  # a `Ref` becomes an ARN only if the ARN begins so
+REF_IS_ARN = ("lambda:{place}:function:{name}:live", "sns:")  # a `Ref` becomes such an ARN; other types a name
 STREAM_ARN_SUFFIX = "/stream/2026-11-25T00:00:00.000"
 
 
@@ -87,7 +87,7 @@ class _Quotas:
         """The name of the plugin in CDK's reports."""
         return "Tally"
 
-    version = rule_ids = property(lambda _: None)
+    version = rule_ids = property(lambda _: None)  # CDK reads both; None: the plugin has neither
 
     def validate(self, context: IPolicyValidationContext) -> PolicyValidationPluginReport:
         stacks = [stack for stack in self._app.node.children if isinstance(stack, Stack)]
@@ -112,7 +112,7 @@ def check_quotas(scope: Construct) -> None:
 
 
 def usage(template: Mapping[str, Any], stack: str) -> Iterator[tuple[str, str, int]]:
-    """Yields (quota, what uses it, how much it uses) of a template. A reference is as long as the text it becomes."""
+    """Yields (name in QUOTAS, what uses the quota, how much it uses). References are as long as they can become."""
     body = _Template(template.get("Resources", {}), stack)
     yield "resources of a stack", stack, len(body.resources)
     yield "outputs of a stack", stack, len(template.get("Outputs", {}))
@@ -136,7 +136,7 @@ def usage(template: Mapping[str, Any], stack: str) -> Iterator[tuple[str, str, i
 
 
 class _Template(NamedTuple):
-    """The resources of a template. A reference in a value becomes a text as long as it can be."""
+    """The resources of a template. `resolved` replaces each reference in a value by the longest text it can become."""
 
     resources: Mapping[str, Any]
     stack: str
@@ -144,9 +144,9 @@ class _Template(NamedTuple):
     def of_type(self, type_: str) -> Iterator[tuple[str, Any]]:
         return ((id_, one.get("Properties", {})) for id_, one in self.resources.items() if one["Type"] == type_)
 
-    def count_by(self, type_: str, of: str) -> Iterable[tuple[str, int]]:
-        """Returns the number of resources of a type for each value of a property."""
-        return Multiset(str(self.resolved(properties[of])) for _, properties in self.of_type(type_)).items()
+    def count_by(self, type_: str, name: str) -> Iterable[tuple[str, int]]:
+        """Returns the number of resources of a type for each value of the property `name`."""
+        return Multiset(str(self.resolved(properties[name])) for _, properties in self.of_type(type_)).items()
 
     def length(self, value: Any) -> int:
         """Returns the length of the value as JSON without spaces."""

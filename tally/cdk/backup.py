@@ -24,9 +24,9 @@ from .names import Names
 from .tables import Tables
 
 DAILY = "cron(0 3 * * ? *)"  # UTC
-# AWS's lowest. AWS Backup gives up a copy that begins later, so the copies of a day begin within this time.
+# The least that AWS takes. AWS Backup gives up a copy that begins later, so all copies of a day begin within this time.
 START_WINDOW_MIN = 60
-LOCAL_RETENTION_DAYS = 3  # a large table takes hours on its way to the other vault
+LOCAL_RETENTION_DAYS = 3  # enough for a large table, whose copy to the other vault takes hours
 REMOTE_RETENTION_DAYS = 7
 HELP_PAGE = "restore.md#one-region"
 POLICY = "AWSBackupServiceRolePolicyForBackup"
@@ -79,7 +79,7 @@ class Backup(Construct):
         )
 
     def _notify_of_failures(self, copied_tables: list[str], topic: sns.ITopic, help: str) -> None:
-        """Publish each failed job. Otherwise a missing copy would be noticed on the day of the loss."""
+        """Publish each failed job. Otherwise nobody would notice a missing copy before the tables are lost."""
         paths = "$.detail-type", "$.detail.resourceArn", "$.detail.state"
         job, table, state = map(events.EventField.from_path, paths)
         message = events.RuleTargetInput.from_text(f"{job} of {table}: {state}. {help}")

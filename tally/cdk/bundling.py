@@ -51,7 +51,7 @@ class Bundle:
 
     @property
     def sources(self) -> dict[str, Path]:
-        """The deployed files by their path in the bundle, in a fixed order: handlers, core and files for browsers."""
+        """The deployed files by their path in the bundle, sorted: handlers, core and files for browsers."""
         files = {path.name: path for path in self.lambdas.glob("*.py")}
         for path in PACKAGE.rglob("*"):
             inside = path.relative_to(PACKAGE)
@@ -87,7 +87,7 @@ class Bundle:
         if not bundled:
             return lambda_.Code.from_asset(
                 str(self.lambdas),
-                asset_hash=f"{name}-unbundled",  # never confused with the bundle that a deployment uploaded
+                asset_hash=f"{name}-unbundled",  # another asset than the bundle that a deploy uploads
                 asset_hash_type=AssetHashType.CUSTOM,
                 exclude=["**/__pycache__", "**/*.pyc"],
             )
@@ -123,7 +123,7 @@ class Bundle:
             shutil.copyfile(path, copy)
         (target / OPENAPI_FILE.name).write_text(self.openapi(), encoding="utf-8")
         for path in target.rglob("*"):
-            path.chmod(0o755 if path.is_dir() else 0o644)  # Lambda reads them as another user, whatever the umask here
+            path.chmod(0o755 if path.is_dir() else 0o644)  # Lambda reads as another user; the umask here may forbid it
 
     def openapi(self) -> str:
         """Returns the OpenAPI document. The import is here because it loads the core, which few synths need."""

@@ -16,7 +16,7 @@ from .alarms import NEW_CODE, create_alarm
 from .metrics import new_code_failures
 from .names import Names, camel
 
-# A tenth of few calls shows nothing, so functions with few callers move at once.
+# A tenth of few calls shows nothing, so a function with few callers gets its new version at once.
 CONFIG = codedeploy.LambdaDeploymentConfig.CANARY_10_PERCENT_5_MINUTES
 
 
@@ -25,10 +25,9 @@ class Canary(Construct):
 
     An alarm judges answers of the new code, so callers are needed (docs/operate.md). A hook could call the
     new version before callers do. But it needs a function and a role of its own, and an event that every busy function
-    answers without counting: over a hundred lines.
+    answers without counting.
 
-    The consumers move first and at once (`deploy_before`): they must know what new code writes. Until then, records
-    wait in the streams.
+    A deploy updates the consumers first, and at once (`deploy_before`), because they must know what new code writes.
     """
 
     def __init__(
@@ -41,7 +40,7 @@ class Canary(Construct):
         failed: Mapping[str, cloudwatch.Metric],
         topic: sns.ITopic,
     ) -> None:
-        """`failed`: by function, the metric of answers that failed by the new code's own fault."""
+        """`failed`: for each function, the metric of the answers that failed by its new code's own fault."""
         super().__init__(scope, id)
         application = codedeploy.LambdaApplication(self, "Application")
         role = iam.Role(

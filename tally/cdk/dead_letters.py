@@ -12,7 +12,7 @@ from tally.api.background import StreamReader
 
 from .names import Names
 
-# An older version holds the same record as the newest version, or a record that was redriven and then deleted.
+# Nobody needs an older version for long: it has the newest version's record, or a record that somebody redrove.
 NONCURRENT_RETENTION = Duration.days(7)
 
 

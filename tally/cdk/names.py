@@ -56,15 +56,15 @@ class Names:
 
     @property
     def dashboard_name(self) -> str:
-        """The dashboard: `Tally-prod-eu-west-1`."""
+        """The name of the dashboard: `Tally-prod-eu-west-1`."""
         return f"{self.base}-{Aws.REGION}"
 
     def help_line(self, section: str) -> str:
-        """Returns the sentence with which a mail names a section of the docs, such as `runbook.md#drift`."""
+        """Returns the line of a mail that names a section of the docs, such as `runbook.md#drift`."""
         return f"What to do: {self.docs}/{section}"
 
     def alarm(self, kind: str) -> str:
-        """An alarm: `Tally-prod-watermark-age-rollup`."""
+        """Returns the name of an alarm: `Tally-prod-watermark-age-rollup`."""
         return f"{self.base}-{kind}"
 
     @property
@@ -72,14 +72,15 @@ class Names:
         """The log group of the API: `/aws/vendedlogs/Tally-prod-1a2b3c4d`.
 
         API Gateway writes the name of each access log into one policy of the region, which has 5,120 characters. A name
-        that begins with `/aws/vendedlogs/` is not in the policy. A stack that is created again has another id here.
+        that begins with `/aws/vendedlogs/` is not in the policy. The log group outlives its stack, so a stack that is
+        created again needs another name.
         """
         return f"/aws/vendedlogs/{self._base_with_stack_id}"
 
     @property
     def vault(self) -> str:
-        """The vault of copies, and their plan: `Tally-prod-1a2b3c4d`. A vault outlives its stack, so a stack that is
-        created again needs another name."""
+        """The name of the backup vault and of the backup plan: `Tally-prod-1a2b3c4d`. A vault outlives its stack, so a
+        stack that is created again needs another name."""
         return self._base_with_stack_id
 
     @property
@@ -88,32 +89,32 @@ class Names:
         return f"{self.base}-{Fn.select(0, Fn.split('-', id_of_stack))}"
 
     def login_domain(self, account: str) -> str:
-        """The domain prefix of the user pool, with the account's number because it is unique in the region."""
+        """Returns the user pool's domain prefix. It has the account's number, because it must be unique in a region."""
         return f"{self.base.lower()}-{account}"
 
     def table(self, name: str, restored: str = "") -> str:
-        """A table: `Tally-prod-counts`; `Tally-prod-20261122T103000-counts` is a table restored to this moment.
+        """Returns the name of a table: `Tally-prod-counts`, or restored to a time `Tally-prod-20261122T103000-counts`.
 
-        CloudFormation would make up a new name in each stack. With a fixed name, a deploy that forgets the adopted
-        tables fails, because a table of this name exists. So no stack starts again from 0.
+        CloudFormation would generate a new name in each stack. With a fixed name, a deploy that lacks the option
+        `tables` after a restore fails, because a table of this name exists. So no stack starts with empty tables.
         """
         return "-".join((self.base, *filter(None, [restored]), name))
 
     def logical_id(self, name: str) -> str:
-        """The logical id of a resource that must keep it for ever, because another id is a new, empty resource."""
+        """Returns a logical id that must never change, because another id would be a new, empty resource."""
         return "".join((*self.path, name))
 
 
 def camel(module: str) -> str:
-    """`IncrementsOpen`: the name of a function in logical ids and outputs."""
+    """Returns the name of a function in logical ids and outputs: `IncrementsOpen` for `increments_open`."""
     return "".join(part.capitalize() for part in module.split("_"))
 
 
 def stack_name(stage: str) -> str:
-    """The stack of a stage: `Tally-prod`."""
+    """Returns the name of a stage's stack: `Tally-prod`."""
     return f"Tally-{stage}"
 
 
 def edge_stack_name(stage: str, region: str) -> str:
-    """The stack of a stage's front door, with the region of the stage, because each front door is in us-east-1."""
+    """Returns the name of a stage's stack in us-east-1, with the stage's region, because a stage may be in several."""
     return f"{stack_name(stage)}-edge-{region}"

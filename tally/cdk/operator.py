@@ -1,4 +1,4 @@
-"""A policy for the people who run the command `tally`: it may read, repair and redrive, and nothing else."""
+"""A policy for the people who run the command `tally`. It allows what the command and the runbook do."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def runbook_statements(
         iam.PolicyStatement(
             actions=["lambda:GetEventSourceMapping", "lambda:UpdateEventSourceMapping"],
             resources=[mapping.attr_event_source_mapping_arn for mapping in streams.mappings],
-            # The function of the mapping, or the function that a request sets: nobody may set another function.
+            # `FunctionArn` is the mapping's function, or the function that a request sets. Nobody may set another one.
             conditions={"StringEqualsIfExists": {"lambda:FunctionArn": consumers}},
         ),
         iam.PolicyStatement(actions=["lambda:InvokeFunction"], resources=[sweep.function_arn]),
@@ -58,7 +58,7 @@ def operator_needs(counters: Mapping[str, Counter]) -> Needs:
         "DEADLETTER": ("Query", "GetItem", "DeleteItem"),
         "LOST": ("Query", "PutItem", "DeleteItem"),
         "HISTORY#": ("Query", "PutItem"),
-        "HOLDS#": ("Query", "GetItem", "PutItem", "DeleteItem"),  # of a user to forget
+        "HOLDS#": ("Query", "GetItem", "PutItem", "DeleteItem"),  # `tally forget` releases a user's holds
         "DELETED": ("PutItem",),
         "PROGRESS": ("GetItem",),
         **dict.fromkeys(("SERIES#", "RUNNING#", "TOP#"), ("Query",)),
@@ -75,7 +75,7 @@ def operator_needs(counters: Mapping[str, Counter]) -> Needs:
     watched = [counter for counter in every if counter.watch]
     if watched:
         on_ledger["WATCHED#"] = ("Query", "GetItem", "UpdateItem", "DeleteItem")
-    # BatchGetItem reads overrides and children. With all prefixes, BatchGetItem needs no statement of its own.
+    # BatchGetItem reads overrides and children. For every counter, so it shares a statement with the other actions.
     repair = need.on_counts(every, "Query", "BatchGetItem", "UpdateItem", "ConditionCheckItem")
     repair |= need.on_counts(watched, "GetItem")
     forget = need.on_counts(users, "GetItem", "PutItem", "DeleteItem")
@@ -122,7 +122,7 @@ class Operator(Construct):
                 # A scan names no key, so a condition on keys would refuse it.
                 iam.PolicyStatement(actions=["dynamodb:Scan"], resources=scanned),
                 iam.PolicyStatement(actions=["s3:GetObject", "s3:DeleteObject"], resources=objects),
-                # Without this S3 answers "forbidden" for a missing object, and a redrive could not see that it is gone.
+                # Without this, S3 answers "forbidden" for a missing object, and a redrive could not see why.
                 iam.PolicyStatement(actions=["s3:ListBucket"], resources=[bucket.bucket_arn]),
                 *extra_statements,
             ],

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 # Lambda takes 4,096 bytes of variables for a function: the hosts, and 896 bytes for the rest (quotas.py checks them).
 PAGE_HOSTS_BYTES_MAX = 3200
 _STAGE_PATTERN = "[a-z][a-z0-9-]{0,15}"
-RESERVED_BY_COGNITO = ("aws", "amazon", "cognito")  # the domain of a user pool may not have them, and it has the stage
+RESERVED_BY_COGNITO = ("aws", "amazon", "cognito")  # not in a user pool's domain, which has the name of the stage
 _HOST_PATTERN = "[a-z0-9_]([a-z0-9._-]{0,251}[a-z0-9_])?"  # without a port, as tally/fields.py compares it
-# As a browser sends it: without the default port of its scheme. API Gateway compares origins as text.
+# An origin as a browser sends it, without the scheme's default port, because API Gateway compares origins as text.
 _ORIGIN_PATTERN = rf"(?!http:.*:80$|https:.*:443$)https?://(\*|\[[0-9a-f:]+\]|{_HOST_PATTERN})(:[1-9][0-9]{{0,4}})?"
 _DOMAIN_NAME_PATTERN = r"(?=.{4,64}\Z)([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])"
 _CERTIFICATE_PATTERN = r"arn:aws(?:-[a-z-]+)?:acm:[a-z0-9-]+:[0-9]{12}:certificate/[0-9a-zA-Z-]+"
@@ -22,7 +22,7 @@ _S3_OBJECT_PATTERN = "s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/[!-~]{1,1024}"
 _RESTORED_TABLES_PATTERN = re.compile(rf"Tally-({_STAGE_PATTERN})-([0-9]{{8}}T[0-9]{{6}})")
 
 Parser = Callable[[str], Any]
-"""Parses the text of an option. None counts as missing. Raises OptionsError; its message follows the option's name."""
+"""Parses the text of an option. None: as if not given. The message of an OptionsError follows the option's name."""
 
 
 class OptionsError(Exception):
@@ -30,7 +30,7 @@ class OptionsError(Exception):
 
 
 def matching(pattern: str, must: str, to: Callable[[str], Any] = str) -> Parser:
-    """Returns a parser of text that matches a pattern entirely. `must`: the pattern in words."""
+    """Returns a parser of text that matches a pattern entirely. `must`: the pattern in words. `to` makes the value."""
 
     def read(text: str) -> Any:
         if not re.fullmatch(pattern, text):
@@ -63,7 +63,7 @@ def one_of(choices: Mapping[str, Any]) -> Parser:
 
 
 def list_of(fits: Callable[[str], object], what: str) -> Parser:
-    """Returns a parser of entries between commas that fit, or of `*` alone."""
+    """Returns a parser of entries between commas that fit, or of `*` alone. `what`: the entries in words."""
 
     def read(text: str) -> tuple[str, ...] | None:
         entries = _split_list(text)
@@ -118,7 +118,7 @@ def hosts(text: str) -> tuple[str, ...] | None:
 
 
 def restored_times(text: str) -> dict[str, str]:
-    """Returns the moment of the tables by stage, because all stages share `cdk.json`."""
+    """Returns the time in the names of each stage's restored tables, because all stages share `cdk.json`."""
     moments: dict[str, str] = {}
     for entry in _split_list(text):
         table = _RESTORED_TABLES_PATTERN.fullmatch(entry)

@@ -18,11 +18,11 @@ from . import option_parsers as parse
 from .option_parsers import OptionsError as OptionsError
 
 DEV = "dev"
-PROD_STAGE = "prod"  # a construct that keeps its data gets the defaults of this stage, and otherwise of dev
+PROD_STAGE = "prod"  # a construct has the defaults of this stage if it keeps its data, else the defaults of dev
 STAGE, EDGE = "stage", "edge"
-"""Options that are not arguments of a construct: of a stage's own stack, and of a CDN, which is a second stack."""
+"""Options that a construct does not take: of the stack of a stage, and of the second stack, with CloudFront."""
 LOG_SAMPLING_DEFAULT = 0.05  # of the successes, outside dev
-DEV_THROTTLE = 0.1  # a stage dev is open to strangers, too
+DEV_THROTTLE = 0.1  # low, because strangers can call a stage dev, too, and its account pays
 EDGE_REGION = "us-east-1"  # CloudFront takes certificates and web ACLs only from here
 CLIENT_RATE_WINDOW_S = 300
 # Regions of AWS without Lambda SnapStart (Taipei, New Zealand), on 2026-11-23:
@@ -31,13 +31,13 @@ REGIONS_WITHOUT_SNAP_START = ("ap-east-2", "ap-southeast-6")
 
 
 def _option(read: parse.Parser, default: Any, belongs_to: str = "", name: str = "") -> Any:
-    """Declares an option. `belongs_to`: STAGE, EDGE or "". `name`: the name in the context, if not in camel case."""
+    """Declares an option. `belongs_to`: "" if a construct takes it. `name`: in the context, if not in camel case."""
     return field(default=default, metadata={"read": read, "belongs_to": belongs_to, "name": name})
 
 
 @dataclass(frozen=True)
 class Options:
-    """The options of one deployment. Immutable. An option that is not given is an empty text, 0 or None."""
+    """The options of one deployment. Immutable. "", 0 or None: the option is not given and has no default."""
 
     stage: str = _option(parse.stage, DEV, STAGE)
     """The end of the stack's name, without `aws`, `amazon` or `cognito` in it. Each stage but `dev` keeps its tables
@@ -101,7 +101,7 @@ class Options:
     strangers_concurrency: int | None = _option(parse.whole(0, 10_000), None)
     """The most invocations at once of all functions that serve strangers, up to 10,000. `0`: no ceiling. Without it:
     what the throttles of their routes need; in `dev` no ceiling."""
-    # Callers may rely on 24 hours. The rollup keeps what is spilled for 8 days, and a receipt must not outlive that.
+    # Callers may rely on 24 hours. A counter whose keys must live for longer than a week declares `receipt_days`.
     receipt_ttl_hours: int | None = _option(parse.whole(24, 168), None)
     """The hours for which a retry with the same key is recognised, 24 to 168. Without it: 24. A counter's
     `receipt_days` overrides it."""
@@ -113,8 +113,8 @@ class Options:
     throttle: float = _option(parse.matching(r"1|0?\.(?!0+$)[0-9]{1,3}", "a share up to 1, as 0.1", float), None)
     """The share of each route's throttle that its callers get, up to 1."""
     tracing: str = _option(parse.one_of({which: which for which in ("callers", "all", "off")}), "off")
-    """The functions that X-Ray traces: those that `callers` wait for, `all`, or none (`off`). Only the log has the
-    calls of DynamoDB."""
+    """The functions that X-Ray traces: those that `callers` wait for, `all`, or none (`off`). A trace does not show
+    calls of DynamoDB, but the log does."""
     log_sampling: float = _option(parse.share, None)
     """The share of invocations that log their successes. Errors and refusals are always logged."""
     likers_visible: UserVisibility = _option(  # noqa: RUF009 (a member of an Enum does not change)
@@ -172,12 +172,12 @@ class Options:
 
     @property
     def edge_certificate_arn(self) -> str:
-        """The certificate of CloudFront. If the stack is in EDGE_REGION, one certificate can serve both names."""
+        """The certificate that CloudFront shows callers. In EDGE_REGION, one certificate can serve both names."""
         return self.cdn_certificate_arn or self.certificate_arn
 
     def check_region(self, region: str | None, account: str | None = None) -> None:
-        """Raise OptionsError for a region without snapshots or with another region's certificate, and for a vault in
-        the same region and account. None: not known."""
+        """Raise OptionsError if the region has no snapshots, if the certificate is of another region, or if the vault
+        is in the same region and account. None: the region or account is not known."""
         if region in REGIONS_WITHOUT_SNAP_START and self.snap_start:
             raise OptionsError(f"Lambda has no SnapStart in {region}: give snapStart=false")
         if region and self.certificate_arn and region != self.region:
@@ -193,7 +193,7 @@ class Options:
 
     @classmethod
     def from_context(cls, context: Mapping[str, object]) -> Options:
-        """Read and check the context. CDK's own keys have `:` or `@`. Raises OptionsError."""
+        """Read and check the context, without CDK's own keys, which have `:` or `@`. Raises OptionsError."""
         given = {name: value for name, value in context.items() if ":" not in name and "@" not in name}
         given_names = {each.name: _context_name(each) for each in fields(cls)}
         try:
@@ -206,7 +206,7 @@ class Options:
         """Read and check the arguments of a construct. Raises OptionsError."""
         stage = PROD_STAGE if keep_data else DEV
         given_names = {each.name: each.name for each in fields(cls) if not each.metadata["belongs_to"]}
-        if given.get("restored"):  # in a context each stage has a moment of its own
+        if given.get("restored"):  # the parser expects a context's form, which names the stage of each time
             given = {**given, "restored": f"Tally-{stage}-{given['restored']}"}
         return cls._parse(given, given_names, "{} is not an option of Tally: there are keep_data,", stage=stage)
 
@@ -218,7 +218,7 @@ class Options:
 
         `given_names`: the name of each field where it is given. `unknown_message`: the error for an unknown name.
         """
-        # A misspelt `Stage` would deploy without protection.
+        # If a misspelt `Stage` were ignored, `Stage=prod` would deploy the stage dev, which protects no data.
         for name in sorted(given.keys() - set(given_names.values())):
             raise OptionsError(f"{unknown_message.format(name)} {', '.join(given_names.values())}")
         texts = fixed | {option: text for option, name in given_names.items() if (text := _text(name, given.get(name)))}
@@ -274,9 +274,9 @@ def _check_combinations(given: Mapping[str, str], given_names: Mapping[str, str]
         if name in given and "issuer" in given:
             why = "is for the stack's own user pool, which a stack with issuer does not have"
             raise OptionsError(f"{given_names[name]} {why}")
-    for one, other, or_ in pairs:
+    for one, other, instead in pairs:
         if (one in given) != (other in given):
-            raise OptionsError(f"{given_names[one]} and {given_names[other]} go together: give both, or {or_}")
+            raise OptionsError(f"{given_names[one]} and {given_names[other]} go together: give both, or {instead}")
     if "origin_trust_store" in given and "cdn_client_certificate_arn" not in given:
         raise OptionsError(
             f"{given_names['origin_trust_store']} needs {given_names['cdn_client_certificate_arn']}: the API would ask"

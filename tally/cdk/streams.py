@@ -54,8 +54,8 @@ class Streams(Construct):
                 self.mappings.append(self._mapping(consumer, alias, f"Of{name}", arn, ()))
 
     def deploy_before(self, writers: Iterable[lambda_.Alias | lambda_.Function]) -> None:
-        """Let the functions that write go live after the consumers. A consumer that does not know a new counter makes
-        dead letters of its records, or books only half of a change."""
+        """Let a deploy update the functions that write after the consumers. A consumer that does not know a new counter
+        makes dead letters of its records, or books only half of a change."""
         for writer in writers:
             for mapping in self.mappings:
                 _resource(writer).add_resource_dependency(mapping)
@@ -82,8 +82,8 @@ class Streams(Construct):
         )
         resource = mapping.node.default_child
         assert isinstance(resource, lambda_.CfnEventSourceMapping)
-        resource.function_name = alias.function_arn  # the construct rebuilds the ARN from its parts
-        resource.maximum_retry_attempts = DELIVERY.retries  # the construct refuses -1
+        resource.function_name = alias.function_arn  # CDK's construct would join the ARN from its parts
+        resource.maximum_retry_attempts = DELIVERY.retries  # CDK's construct refuses -1
         resource.maximum_record_age_in_seconds = DELIVERY.age_s
         return resource
 

@@ -25,15 +25,15 @@ class Tables(Construct):
     """Counts, receipts and ledger: on-demand, encrypted, with point-in-time recovery.
 
     If Tally counts visitors of pages, salts are a fourth table, without recovery. DynamoDB's own key encrypts
-    the tables. Managed and customer keys bill KMS requests, put KMS's limits on the hot path, and protect against
-    nothing that a role on this table does not.
+    the tables. With another key, AWS would bill KMS requests, and KMS's limits would apply to each change. Another key
+    would protect only against callers whose roles allow the table, but not the key.
     """
 
     counts: dynamodb.Table
     receipts: dynamodb.Table
     ledger: dynamodb.Table
     by_name: dict[Table, dynamodb.Table]
-    """All tables, by the names that needs use."""
+    """All tables, as `Need.table` names them."""
     restored: str
     """The moment that the tables were restored to; empty if they were not restored."""
 
@@ -55,8 +55,8 @@ class Tables(Construct):
         if options.warm_writes is not None or options.warm_reads is not None:
             units = options.warm_writes, options.warm_reads
             warm = dynamodb.WarmThroughput(write_units_per_second=units[0], read_units_per_second=units[1])
-        # No local index, ever: beside an index, DynamoDB cannot split a hot item collection by sort key.
-        # Of the tallies, only tallies of periods carry the TTL attribute: the others are kept.
+        # No table may have a local index, because DynamoDB then cannot split a hot item collection by sort key.
+        # Tallies without a period have no TTL attribute, so they are kept.
         # The ledger has no stream. It gets a few writes for each batch, so AWS's default throughput is enough.
         self.by_name = {
             table: self._table(table.value.capitalize(), schema, warm if schema.has_stream else None)
@@ -73,7 +73,7 @@ class Tables(Construct):
 
     def _table(self, name: str, schema: TableSchema, warm: dynamodb.WarmThroughput | None) -> dynamodb.Table:
         restored, keeps_data = (self.restored, self._keeps_data) if schema.has_backups else ("", False)
-        # Table, not TableV2: the latter is a GlobalTable, which moto cannot create.
+        # Not TableV2, which is a GlobalTable: moto cannot create it.
         table = dynamodb.Table(
             self,
             name,

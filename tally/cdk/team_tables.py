@@ -25,7 +25,7 @@ class TeamTables:
     by_name: Mapping[str, dynamodb.ITable]
 
     def __init__(self, scope: Construct, given: Mapping[str, dynamodb.ITable], declarations: Declarations) -> None:
-        """Raises OptionsError for a missing table, and for a table whose stream does not have what a counter needs."""
+        """Raises OptionsError if `given` lacks a table, or if the stream of a table lacks what a counter needs."""
         for name, counters in declarations.team_tables.items():
             if name not in given:
                 raise OptionsError(
@@ -52,7 +52,7 @@ class TeamTables:
         return {name: TeamTable(table.table_name, str(table.table_stream_arn)) for name, table in self.by_name.items()}
 
     def grant_read_streams(self, role: iam.IRole) -> None:
-        """Let a role read the streams of the tables. The key of a table encrypts its stream, too."""
+        """Let a role read the streams of the tables, and use a table's own key, which also encrypts the stream."""
         for table in self.by_name.values():
             table.grant_stream_read(role)
 

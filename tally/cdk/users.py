@@ -18,8 +18,8 @@ class Users(Construct):
     """A user pool and its clients. Only operators add users; sign-up needs a deployment with an issuer of its own."""
 
     pool: cognito.UserPool
-    client: cognito.UserPoolClient
-    machine_client: cognito.UserPoolClient
+    client: cognito.UserPoolClient  # of apps whose users sign in
+    machine_client: cognito.UserPoolClient  # of programs without a user
     console_client: cognito.UserPoolClient
     domain_url: str
     """Where people sign in, and programs get tokens."""
@@ -61,7 +61,7 @@ class Users(Construct):
         )
         self.client = self.pool.add_client(
             "Client",
-            # SRP is for programs. The password flow needs the account's credentials: the smoke test uses it.
+            # Apps sign users in by SRP. The smoke test uses the password flow, which needs the account's credentials.
             auth_flows=cognito.AuthFlow(user_srp=True, admin_user_password=True),
             prevent_user_existence_errors=True,
             disable_o_auth=True,
@@ -97,7 +97,7 @@ class Users(Construct):
         """
         self.console_client = self.pool.add_client(
             "Console",
-            auth_flows=cognito.AuthFlow(user_srp=False),  # on the pool's page only
+            auth_flows=cognito.AuthFlow(user_srp=False),  # people sign in on the pool's page only
             prevent_user_existence_errors=True,
             refresh_token_validity=CONSOLE_REFRESH,
             o_auth=cognito.OAuthSettings(

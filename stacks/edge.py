@@ -48,7 +48,7 @@ class Edge(Stack):
             protocol_policy=cloudfront.OriginProtocolPolicy.HTTPS_ONLY,
             origin_ssl_protocols=[cloudfront.OriginSslPolicy.TLS_V1_2],
         )
-        caching = _origin_cache_policy(self)
+        cache_policy = _origin_cache_policy(self)
         logs = _create_log_bucket(self, options.edge_logs) if options.edge_logs else None
         paths = _path_patterns(route for route in routes if route.is_cacheable)
         zero = Duration.seconds(0)
@@ -66,7 +66,7 @@ class Edge(Stack):
             log_bucket=logs,
             web_acl_id=_web_acl(self, routes, options.client_rate).attr_arn,
             default_behavior=_forwarding_behavior(origin, cloudfront.CachePolicy.CACHING_DISABLED),
-            additional_behaviors={path: _forwarding_behavior(origin, caching) for path in paths},
+            additional_behaviors={path: _forwarding_behavior(origin, cache_policy) for path in paths},
             error_responses=[cloudfront.ErrorResponse(http_status=status, ttl=zero) for status in CACHED_ERRORS],
         )
         if options.cdn_client_certificate_arn:

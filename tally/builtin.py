@@ -6,7 +6,7 @@ from .counter import ANYONE, CALLER, SOON, Counter
 
 
 class PostCounter(Counter):
-    """A counter of the children of a post. A child needs its post."""
+    """A counter of the children of a post. Tally refuses a child whose post does not exist."""
 
     parent_required = True
 
@@ -64,10 +64,10 @@ PAGE_VISITORS = Counter(
     pages=True,
     read=ANYONE,
 )
-"""Visitors of a page in a day. Tally stores nothing of a visitor. A stack that counts them has one more table."""
+"""Visitors of a page in a day. Tally stores nothing of a visitor. A stack that counts visitors has a table of salts."""
 BUILTIN = (PLAYS, LIKES, VISITS, BOT_VISITS, PAGE_VISITORS)
 
 
 def is_listed(counters: Iterable[Counter], builtin: Counter) -> bool:
-    """Returns whether the built-in counter is among these. A team may give it thresholds, so names are compared."""
+    """Returns whether a counter has the built-in counter's name. A team may give a built-in counter thresholds."""
     return any(counter.name == builtin.name for counter in counters)

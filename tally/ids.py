@@ -31,7 +31,7 @@ def id_of(name: str) -> str:
     """
     if ID_PATTERN.fullmatch(name) or _UNUSABLE.search(name) or name in (".", ".."):
         return name
-    return encode_id(unicodedata.normalize("NFC", _ENCODED.sub(_letters, name)))
+    return encode_id(unicodedata.normalize("NFC", _ENCODED.sub(_decode_letters, name)))
 
 
 def group_of(name: str) -> str:
@@ -58,7 +58,7 @@ def target_of(target: str) -> str:
     return f"{counter}{slash}{id_of(name)}"
 
 
-def _letters(run: re.Match[str]) -> str:
+def _decode_letters(run: re.Match[str]) -> str:
     try:
         return unquote_to_bytes(run[0]).decode()
     except UnicodeDecodeError:

@@ -99,7 +99,7 @@ SECRET = Kind(
 # When a visitor leaves a page, the browser sends changes with `navigator.sendBeacon`, which takes no headers.
 _IN_HEADER_OR_BODY = f"{KEY.description} In the header, or as `key` in the body."
 KEY_IN_HEADER_OR_BODY = replace(KEY, description=_IN_HEADER_OR_BODY, body_name="key")
-KEYS_IN_QUERY = replace(KEY, description="The key of the change.", source=Source.QUERY, http_name="key", list_max=100)
+KEYS_IN_QUERY = replace(KEY, description="The key of each change.", source=Source.QUERY, http_name="key", list_max=100)
 VOIDED_KEY = replace(KEY, description="The key under which the change was counted.", source=None, http_name="key")
 _UTF8 = "bytes in UTF-8"
 POST_TEXT = kind.text(fields.TEXT_BYTES_MAX, f"At most {fields.TEXT_BYTES_MAX} {_UTF8}.", "Hello", _UTF8)

@@ -137,7 +137,7 @@ def install_packages(requirements: Path, target: Path) -> None:
     """Install the pinned packages for Lambda's arm64 Python into the new folder `target`. Raises BundlingError."""
     command = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--target", str(target)]
     command += ["--python-platform", PLATFORM, "--python-version", PYTHON_VERSION, "--only-binary", ":all:"]
-    command += ["--require-hashes", "--no-deps", "--requirement", str(requirements)]  # the pins are complete
+    command += ["--require-hashes", "--no-deps", "--requirement", str(requirements)]  # the pins name every package
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S)
     except subprocess.CalledProcessError as error:

@@ -74,8 +74,8 @@ class Tally(Construct):
     ) -> None:
         """`counters`: the path of `counters.py`, relative to the folder where `cdk` runs.
 
-        `keep_data`: whether tables and users outlive the stack and are protected from deletion. If False, everything is
-        as cheap and slow as in the stage dev. `tables`: your tables whose items counters count, by their names in
+        `keep_data`: whether tables and users outlive the stack and are protected from deletion. If False, options have
+        the defaults of the stage dev. `tables`: your tables whose items counters count, by their names in
         `counters.py`. `given`: options by the names of their fields (tally/cdk/options.py). Only TallyStack passes
         `options`, which it has read from the context, and `bundle`.
 
@@ -86,8 +86,8 @@ class Tally(Construct):
         for line in declarations.warnings:
             Annotations.of(self).add_warning_v2("tally:undeclared", line)
         self._options = options = options or Options.from_arguments(given, keep_data=keep_data)
-        place = Stack.of(self).region, Stack.of(self).account
-        options.check_region(*(None if Token.is_unresolved(part) else part for part in place))
+        region_and_account = Stack.of(self).region, Stack.of(self).account
+        options.check_region(*(None if Token.is_unresolved(part) else part for part in region_and_account))
         self._names = Names.of(self, options.docs_url)
         self._names.check(with_users=not options.issuer)
         self._claimed_variables: set[tuple[str, str]] = set()
@@ -164,7 +164,7 @@ class Tally(Construct):
             instead = "give variable=… here, and the same to from_environment(variable=…)"
             raise OptionsError(f"{path} already counts with another Tally by {variable}: {instead}")
         self._claimed_variables.add((path, variable))
-        Construct(function, marker)
+        Construct(function, marker)  # so that another Tally finds the variable taken
         return True
 
     def _build(self, bundle: Bundle) -> None:
@@ -213,9 +213,9 @@ class Tally(Construct):
         )
         self.alarm_topic = topic = monitoring.topic
         if options.canary:
-            own, busy = TallyMetrics(names, declarations), self._functions.busy
+            metrics, busy = TallyMetrics(names, declarations), self._functions.busy
             versions = {module: observe.version_of(self._functions.version, module) for module in busy}
-            failed = {module: own.by_version(observe.FAILED, version) for module, version in versions.items()}
+            failed = {module: metrics.by_version(observe.FAILED, version) for module, version in versions.items()}
             Canary(self, "Canary", names=names, aliases=busy, failed=failed, topic=topic)
         if options.backup_to:
             Backup(self, "Backup", names=names, tables=self.tables, vault_arn=options.backup_to, topic=topic)

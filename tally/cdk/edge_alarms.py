@@ -45,11 +45,11 @@ class EdgeAlarms(Construct):
         # https://docs.aws.amazon.com/waf/latest/developerguide/waf-metrics.html: no dimension Region.
         acl, name = {"WebACL": names.stack, "Rule": CLIENT_RATE}, "BlockedRequests"
         blocked = metric("AWS/WAFV2", name, acl, "Sum", period=FIVE_MINUTES, label=name)
-        for id_, watched, kind in (
+        for id_, watched, alarm in (
             ("Failing", of_distribution("5xxErrorRate", "Average"), alarms.EDGE_FAILING),
             ("Refusing", refused, alarms.EDGE_REFUSING),
             ("Blocking", blocked, alarms.EDGE_BLOCKING),
         ):
-            alarms.create_alarm(self, id_, names=names, metric=watched, alarm=kind, topic=topic)
+            alarms.create_alarm(self, id_, names=names, metric=watched, alarm=alarm, topic=topic)
         about = "Subscribe to this topic: it gets every alarm of the front door"
         CfnOutput(self, "TopicArn", value=topic.topic_arn, description=about).override_logical_id("AlarmTopicArn")

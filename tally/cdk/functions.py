@@ -33,7 +33,7 @@ from .team_tables import TeamTables
 # fewer tallies change, and the sweep mostly waits.
 SCHEDULED_MEMORY_MB, SCHEDULED_MEMORY_DEV_MB = 1769, 512
 SCHEDULED_AGE_MAX = Duration.seconds(60)  # the least that Lambda takes; after it, the next run is due
-# A route with at least this throttle is busy: visitors wait for it. Operators and programs rarely call other routes.
+# A function with a route of this throttle or more is busy: it starts from a snapshot, and a canary tries new code.
 BUSY_PER_S = 500
 LOG_RETENTION = logs.RetentionDays.ONE_MONTH
 ALIAS = "live"
@@ -52,7 +52,7 @@ class Functions(Construct):
     background: dict[str, lambda_.Alias]
     """The functions whose failure no caller sees: the consumers and the scheduled functions."""
     busy: dict[str, lambda_.Alias]
-    """The functions of the routes that strangers and programs call all the time."""
+    """The serving functions with a busy route: see BUSY_PER_S."""
     version: str
     """The version of the code, as in `GET /health`."""
     surroundings: Surroundings
@@ -81,15 +81,15 @@ class Functions(Construct):
         self.version = bundle.digest()[:12]
         self.surroundings = self._make_surroundings(names.base)
         self._needs = declarations.needs
-        serving = declarations.routes_by_function
-        self._concurrency_limits = concurrency_limits(serving, options)
+        by_module = declarations.routes_by_function
+        self._concurrency_limits = concurrency_limits(by_module, options)
         self._functions: dict[str, lambda_.Function] = {}
         self.busy = {}
-        self.aliases = {module: self._add_serving_function(module, routes) for module, routes in serving.items()}
+        self.aliases = {module: self._add_serving_function(module, routes) for module, routes in by_module.items()}
         scheduled = {schedule.function: self._add_scheduled_function(schedule) for schedule in declarations.schedules}
         self.consumers = {consumer.function: self._add_consumer(consumer) for consumer in declarations.readers}
         self.background = {**self.consumers, **scheduled}
-        writing = [name for name, routes in serving.items() if any(route.operation.writes for route in routes)]
+        writing = [name for name, routes in by_module.items() if any(route.operation.writes for route in routes)]
         self.writers = [*(self.aliases[name] for name in writing), *scheduled.values()]
 
     def add_variables(self, module: str, variables: Mapping[str, str]) -> None:
@@ -118,7 +118,7 @@ class Functions(Construct):
 
     def _add_serving_function(self, module: str, routes: Sequence[Route]) -> lambda_.Alias:
         """Adds a function whose callers wait. A busy function starts from a snapshot, because a cold start takes a
-        second. A function without a table is not busy: it serves the beacon's script, which browsers keep."""
+        second. A function that needs no table is not busy: it serves the beacon's script, which browsers cache."""
         options, share = self._options, self._options.log_sampling
         # Powertools logs everything in this share of the invocations, and otherwise only warnings and errors.
         sampling = {"POWERTOOLS_LOG_LEVEL": "WARNING"} if share < 1 else {}
@@ -156,7 +156,7 @@ class Functions(Construct):
             timeout_s=SCHEDULED_TIMEOUT_S,
             memory_mb=SCHEDULED_MEMORY_MB if self._options.keeps_data else SCHEDULED_MEMORY_DEV_MB,
             environment=deployment.schedule_variables(schedule, self.surroundings),
-            reserved=1 if self._options.reserved_concurrency else None,  # runs must not overlap
+            reserved=1 if self._options.reserved_concurrency else None,  # a run ends before the next begins
         )
         if schedule.inspected_streams:
             assert isinstance(alias.role, iam.Role)
@@ -235,7 +235,7 @@ class Functions(Construct):
 
 
 class FunctionRole(iam.Role):
-    """The role of one function, with inline permissions, because a policy is one more of the stack's 500 resources."""
+    """The role of one function, with an inline policy: another policy would be one more of a stack's 500 resources."""
 
     def __init__(self, scope: Construct, id: str, *, description: str) -> None:
         self._allowed = iam.PolicyDocument()

@@ -140,8 +140,8 @@ class Monitoring(Construct):
         if self._options.domain_name:  # behind the domain, CloudFront or a firewall may block every request
             hourly = metrics.aws_metric(api.api, "Count", period=Duration.hours(1), label="requests")
             groups["Costly"].append(self._with_alarm(hourly, alarms.SILENCE))
-        for id, with_alarms in groups.items():
-            self._add_section(id, id, {id: with_alarms})
+        for id, metrics_with_alarms in groups.items():
+            self._add_section(id, id, {id: metrics_with_alarms})
 
     def _add_number_sections(self) -> None:
         own = self._metrics

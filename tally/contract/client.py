@@ -35,7 +35,7 @@ from .request import Request, sends
 
 
 def source(operations: Iterable[Operation]) -> str:
-    """Returns the text of the file."""
+    """Returns the text of FILE."""
     listed = client_operations(operations)
     with_receipt = [operation for operation in listed if operation.leaves_receipt]
     replayable = {answer.__name__ for operation in with_receipt for answer in typed_dicts_in(operation.answer)}
@@ -68,7 +68,7 @@ def _answer_class(kind: Any, *, has_replayed: bool) -> str:
     hints = typing.get_type_hints(kind, include_extras=True)
     members = {name: _hint(hint) for name, hint in hints.items()} | ({"replayed": "bool"} if has_replayed else {})
     about = inspect.getdoc(kind) or ""
-    if any(keyword.iskeyword(name) for name in members):
+    if any(keyword.iskeyword(name) for name in members):  # a class cannot declare a member `from`
         listed = ", ".join(f'"{name}": {hint}' for name, hint in members.items())
         return f'{kind.__name__} = TypedDict("{kind.__name__}", {{{listed}}})\n"""{about}"""\n'
     body = "\n".join(f"{name}: {hint}" for name, hint in members.items())

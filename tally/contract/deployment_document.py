@@ -67,15 +67,13 @@ def _functions(declared: Declarations, place: Surroundings, config: str, client:
 
 
 def _mappings(declared: Declarations, place: Surroundings) -> Iterator[Document]:
-    """Yields the mappings of Tally's tables, then the mappings of the team's tables with their counters."""
-    for one in declared.readers:
-        delivery = DELIVERY._replace(batch_window_s=one.window_s)._asdict()
-        for table in one.streams:
-            name, filters = f"{one.function}{table.value.capitalize()}", list(deployment.filter_patterns(one, table))
-            yield {"name": name, "table": place.tables[table], "function": one.function, "filters": filters, **delivery}
-        for name in one.team_tables:
-            keys = {"counters": declared.team_tables[name]}
-            yield {
-                "name": f"{one.function} of {name}", "table": name, "function": one.function, "filters": [], **keys,
-                **delivery,
-            }  # fmt: skip
+    """Yields the mappings of each consumer: of Tally's tables, and of the team's tables with their counters."""
+    for consumer in declared.readers:
+        function, delivery = consumer.function, DELIVERY._replace(batch_window_s=consumer.window_s)._asdict()
+        for table in consumer.streams:
+            name, filters = f"{function}{table.value.capitalize()}", list(deployment.filter_patterns(consumer, table))
+            yield {"name": name, "table": place.tables[table], "function": function, "filters": filters, **delivery}
+        for table_name in consumer.team_tables:
+            name, counters = f"{function} of {table_name}", declared.team_tables[table_name]
+            shared = {"function": function, "filters": [], **delivery}
+            yield {"name": name, "table": table_name, "counters": counters, **shared}

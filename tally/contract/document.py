@@ -177,10 +177,10 @@ def _body(route: Route, context: SchemaContext) -> tuple[Schema, Schema] | None:
     return schema, {"required": bool(needed), "description": description, "content": content}
 
 
-def _success_response(route: Route, status: int, named: dict[str, Schema]) -> Schema:
+def _success_response(route: Route, status: int, component_schemas: dict[str, Schema]) -> Schema:
     operation = route.operation
     response: Schema = {"description": _SUCCESS_DESCRIPTIONS[status]}
-    answer = {"type": "string"} if operation.answer is Text else schemas.schema(operation.answer, named)
+    answer = {"type": "string"} if operation.answer is Text else schemas.schema(operation.answer, component_schemas)
     headers = ["Idempotency-Replayed"] if operation.leaves_receipt else []
     if route.is_cacheable or "version" in getattr(operation.answer, "__annotations__", {}):
         headers.append("ETag")

@@ -98,7 +98,7 @@ def responses(route: Route) -> dict[int, Schema]:
 
 
 def _response(status: int, raised: list[type[TallyError]], *, from_gateway: bool) -> Schema:
-    """Returns the response with this status. `from_gateway`: API Gateway sends this status, too."""
+    """Returns the response with this status. `raised`: Tally's errors. `from_gateway`: API Gateway sends it, too."""
     titles = [f"{error.title} (`{error.slug}`)" for error in raised]
     content: Schema = {}
     if raised:
@@ -122,6 +122,7 @@ def _response(status: int, raised: list[type[TallyError]], *, from_gateway: bool
     return response
 
 
+# The detail and the members of an error in the document's examples.
 _EXAMPLES: dict[type[TallyError], tuple[str, dict[str, str | int | None]]] = {
     errors.InvalidInputError: ("limit must be a whole number from 1 to 1000.", {"field": "limit"}),
     errors.LimitReachedError: ("3 left. Nothing was counted.", {"left": 3}),

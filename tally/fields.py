@@ -58,7 +58,7 @@ PAGE_PATTERN = re.compile(
 _FLAGS = {"true": True, "false": False}
 
 
-def counts_otherwise(counter: Counter, *kinds: str) -> InvalidInputError | None:
+def refusal_unless_counts(counter: Counter, *kinds: str) -> InvalidInputError | None:
     """Returns the error for an operation on counters of these kinds, if this counter is of another kind; else None."""
     if counter.counts in kinds:
         return None

@@ -35,7 +35,7 @@ from .kind import Kind, Source
 from .needs import NOTHING, Needs
 from .texts import Text
 
-OPEN_SUFFIX = "_open"
+STRANGERS_SUFFIX = "_open"
 """The end of the name of a module's second function, which serves strangers (see `routes_by_function`)."""
 
 T = TypeVar("T")
@@ -111,7 +111,7 @@ class OperationFacts:
     """Returns the access to tables that the operation needs for the counters that its function serves."""
     audience_field: str = ""
     """`changes`, `read` or `lists`: the counter's field that may allow more callers than `access`. Empty: no field."""
-    open_throttle: Throttle | None = None
+    throttle_if_opened: Throttle | None = None
     """The throttle of a route for one counter that is open to more callers than `access` says. None: `throttle`."""
     short_route: str = ""
     """The template of a counter's short route, such as `POST {path}`. Empty: no counter has such a route."""
@@ -257,7 +257,7 @@ class Operation(OperationFacts):
             fixed = {"counter": counter.name}
             if self.is_opened_by(counter):
                 path = self.path.replace("{counter}", counter.name)
-                routes.append(Route(self, self.method, path, access, self.open_throttle or self.throttle, fixed))
+                routes.append(Route(self, self.method, path, access, self.throttle_if_opened or self.throttle, fixed))
             if self.short_route and counter.path and self.has_short_route(counter):
                 method, _, template = self.short_route.partition(" ")
                 path = template.replace("{path}", counter.path)
@@ -365,7 +365,7 @@ def routes_by_function(operations: Iterable[Operation], counters: Mapping[str, C
     for route in routes:
         module = route.operation.module
         is_for_strangers = module in modules_of_services and route.access in (Access.ANYONE, Access.SIGNED_IN)
-        by_function.setdefault(module + OPEN_SUFFIX if is_for_strangers else module, []).append(route)
+        by_function.setdefault(module + STRANGERS_SUFFIX if is_for_strangers else module, []).append(route)
     return by_function
 
 
@@ -374,14 +374,14 @@ def operations_of_function(
 ) -> list[Operation]:
     """Returns the operations that direct events to a function may name. If the function serves strangers, these are
     the operations of its routes; else all operations of its file that the declared counters have."""
-    if name.endswith(OPEN_SUFFIX):
+    if name.endswith(STRANGERS_SUFFIX):
         return list(dict.fromkeys(route.operation for route in routes))
     return [operation for operation in operations if operation.module == name and operation.routes(counters)]
 
 
 def counters_of_function(name: str, routes: Iterable[Route], counters: Mapping[str, Counter]) -> list[Counter]:
     """Returns the counters that a function may touch: all, or those that strangers may use if it serves strangers."""
-    if not name.endswith(OPEN_SUFFIX):
+    if not name.endswith(STRANGERS_SUFFIX):
         return list(counters.values())
     served = {counter.name: counter for route in routes for counter in route.served_counters(counters)}
     return [counter for counter in served.values() if counter.changes != "service" or counter.read != "service"]

@@ -16,7 +16,7 @@ from constructs import Construct
 
 from tally import observe
 from tally.api import needs
-from tally.api.operation import OPEN_SUFFIX
+from tally.api.operation import STRANGERS_SUFFIX
 from tally.contract.declarations import Declarations
 from tally.contract.deployment import console_variables, table_schemas, team_tables_json, transact_variable
 from tally.counter import Counter
@@ -199,7 +199,7 @@ class Tally(Construct):
         api = Api(self, "Api", names=names, routes_by_function=routes, aliases=aliases, options=options)
         failed_events = FailedEvents(self, "FailedEvents", functions=routes, aliases=aliases, keeps_data=keeps_data)
         self.tables, self.api, self.url = tables, api.api, api.url
-        self.functions = {name: alias for name, alias in aliases.items() if not name.endswith(OPEN_SUFFIX)}
+        self.functions = {name: alias for name, alias in aliases.items() if not name.endswith(STRANGERS_SUFFIX)}
         self._functions, self._streams = functions, streams
         self._configure_console(api)
         self._add_outputs(api)

@@ -32,7 +32,7 @@ def _add_arguments(parser: Parser, counters: Counters) -> None:
 
 def _check_options(args: argparse.Namespace) -> None:
     values.complete_id(args)
-    if args.counter.counts == ITEMS and (refusal := fields.counts_otherwise(args.counter)):
+    if args.counter.counts == ITEMS and (refusal := fields.refusal_unless_counts(args.counter)):
         raise UsageError(refusal.detail)
     if args.counter.unique:
         hint = "send the visit again, and the answer says if it is new"

@@ -129,7 +129,7 @@ def _find_counter(name: object, place: str, counters: Mapping[str, Counter], *, 
     if counter is None:
         raise InvalidInputError(f"{place} must name a counter of this deployment.", field=place)
     if not counter.is_batchable:
-        refusal = fields.counts_otherwise(counter, CHANGES)
+        refusal = fields.refusal_unless_counts(counter, CHANGES)
         why = refusal.detail if refusal else f"{counter.name} is numbered, so it is not part of a batch."
         raise InvalidInputError(f"{place}: {why}", field=place)
     if soon and not counter.may_roll_up:

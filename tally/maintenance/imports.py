@@ -87,7 +87,7 @@ def refusal_of_import(counter: Counter, *, children: bool) -> str:
     """Returns why numbers, or `children`, cannot be imported into a counter; empty if they can."""
     if counter.retired:
         return f"{counter.name} is retired: it takes no more changes"
-    if counter.counts == ITEMS and (refusal := fields.counts_otherwise(counter)):
+    if counter.counts == ITEMS and (refusal := fields.refusal_unless_counts(counter)):
         return refusal.detail
     if counter.counts_children and not children:
         return f"{counter.name} counts items: import the items with --children {counter.name}"

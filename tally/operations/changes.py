@@ -51,7 +51,7 @@ ChangeCaller = Annotated[str, CALLER]
 
 def _refusal_of_batch(counter: Counter) -> CallerError | None:
     """Returns why a batch cannot change this counter; None if it can."""
-    if (refusal := fields.counts_otherwise(counter, OF_CHANGES)) or counter.is_batchable:
+    if (refusal := fields.refusal_unless_counts(counter, OF_CHANGES)) or counter.is_batchable:
         return refusal
     return InvalidInputError(f"{counter.name} cannot be changed in a batch.", field="changes")
 
@@ -87,7 +87,7 @@ def change(
 
 def _refusal_of_void(counter: Counter) -> CallerError | None:
     """Returns why changes of this counter cannot be taken back; None if they can."""
-    if (refusal := fields.counts_otherwise(counter, OF_CHANGES)) or not counter.numbered:
+    if (refusal := fields.refusal_unless_counts(counter, OF_CHANGES)) or not counter.numbered:
         return refusal
     return InvalidInputError(f"{counter.name} has no voids: it gives each number out once.", field="counter")
 

@@ -109,7 +109,7 @@ class Removed(TypedDict):
 
 def _refusal_of_children(counter: Counter) -> CallerError | None:
     """Returns why this counter has no children; None if it has."""
-    return fields.counts_otherwise(counter, CHILDREN)
+    return fields.refusal_unless_counts(counter, CHILDREN)
 
 
 def _refusal_of_removal(counter: Counter) -> CallerError | None:

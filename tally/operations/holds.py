@@ -51,7 +51,7 @@ def _refusal_of_hold(counter: Counter) -> CallerError | None:
     """Returns why nothing of this counter can be held; None if holds can be placed."""
     if counter.takes_holds:
         return None
-    if refusal := fields.counts_otherwise(counter, CHANGES):
+    if refusal := fields.refusal_unless_counts(counter, CHANGES):
         return refusal
     why = "a hold needs a floor or a ceiling, not both, and no fixed step"
     return InvalidInputError(f"{counter.name} takes no holds: {why}.", field="counter")

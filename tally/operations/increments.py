@@ -74,7 +74,7 @@ class NewState(TypedDict):
 
 def _refusal_of_change(counter: Counter) -> CallerError | None:
     """Returns why changes do not move this counter; None if they do."""
-    return fields.counts_otherwise(counter, CHANGES)
+    return fields.refusal_unless_counts(counter, CHANGES)
 
 
 def _refusal_of_set(counter: Counter) -> CallerError | None:
@@ -119,7 +119,7 @@ def _needs_to_increment(counters: Sequence[Counter]) -> needs.Needs:
     access=Access.WRITE,
     audience_field="changes",
     throttle=WRITES,
-    open_throttle=RATE_100_PER_S,
+    throttle_if_opened=RATE_100_PER_S,
     short_route="POST {path}",
     refusal_for=_refusal_of_change,
     needs=_needs_to_increment,
@@ -160,7 +160,7 @@ def increment(
     "POST /counters/{counter}/{id}/visitors",
     access=Access.WRITE,
     throttle=WRITES,
-    refusal_for=lambda counter: fields.counts_otherwise(counter, VISITORS),
+    refusal_for=lambda counter: fields.refusal_unless_counts(counter, VISITORS),
     needs=lambda counters: needs.to_count_visitors(counters) | needs.to_find_receipt_before_refusal(counters),
     raises=[NotFoundError, LimitReachedError, CounterRetiredError],
     example={"counter": "readers", "id": "7c20", "period": "2026-07-31", "new": True, "visible": "soon"},

@@ -48,7 +48,7 @@ def _refusal_of_pages(counter: Counter) -> CallerError | None:
     access=Access.READ,
     audience_field="read",
     throttle=READS,
-    open_throttle=RATE_100_PER_S,  # less than READS, because each counter that anyone may read has this rate
+    throttle_if_opened=RATE_100_PER_S,  # less than READS, because each counter that anyone may read has this rate
     short_route="GET {path}",
     has_short_route=lambda counter: not counter.counts_children,  # the same route reads the caller's own child
     refusal_for=_refusal_of_pages,

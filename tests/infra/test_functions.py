@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench import cost
-from tally.api.operation import OPEN_SUFFIX
+from tally.api.operation import STRANGERS_SUFFIX
 from tally.cdk.concurrency import concurrency_limits
 from tally.cdk.names import camel
 from tally.cdk.options import Options
@@ -17,7 +17,7 @@ from tests.infra.conftest import DECLARED
 from tests.infra.template import Json, Template, as_list
 
 WITH_ROUTES = sorted(DECLARED.routes_by_function)
-FOR_OTHER_LAMBDAS = [name for name in WITH_ROUTES if not name.endswith(OPEN_SUFFIX)]
+FOR_OTHER_LAMBDAS = [name for name in WITH_ROUTES if not name.endswith(STRANGERS_SUFFIX)]
 SCHEDULED = {schedule.function: schedule for schedule in DECLARED.schedules}
 CONSUMERS = {reader.function: reader for reader in DECLARED.readers}
 MODULES = sorted([*WITH_ROUTES, *SCHEDULED, *CONSUMERS])

@@ -163,7 +163,7 @@ def test_a_counter_that_takes_no_changes_gives_the_same_reason_to_a_change_a_voi
     refused_counters = [
         (counter, error.detail)
         for counter in counters.COUNTERS.values()
-        if (error := fields.counts_otherwise(counter, CHANGES))
+        if (error := fields.refusal_unless_counts(counter, CHANGES))
     ]
     assert len(refused_counters) > 4
     for counter, reason in refused_counters:

@@ -1,6 +1,6 @@
-"""A server between pages and `make dev`. It fails as networks, gateways and captive portals do.
+"""A server between pages and `make dev`, which fails as networks, gateways and captive portals do.
 
-A seed chooses the faults of requests for changes and for receipts. The server forwards all other requests.
+Only changes and requests for receipts meet faults, at random. The server forwards every other request.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _NOT_FORWARDED = ("connection", "content-length", "transfer-encoding", "keep-ali
 
 
 class FaultyApi:
-    """The API of `dev` at `server.origin`, with these `faults` while `failing`. `fault_counts`: the requests by fault.
+    """The API of `dev` at `server.origin`. `faults`: the probability of each fault while `failing` is true.
 
-    If there is a `gate` when a change arrives, the answer to the change waits for the gate.
+    `gate`: if there is a gate when a change arrives, the answer waits for it. `fault_counts`: the requests by fault.
     """
 
     def __init__(self, dev: Dev, seed: int, faults: Mapping[str, float] = FAULT_SHARES) -> None:
@@ -63,14 +63,14 @@ class FaultyApi:
         return Reply(LOST, b"", {}) if fault == "answer lost" else reply
 
     def _fault(self, method: str, target: str) -> str:
-        """Returns the fault of a request, or "none". Empty: the request is for neither a change nor a receipt."""
+        """Returns the fault of a request, or "none"; "" if the request is neither a change nor for a receipt."""
         if not (method in CHANGES or target.startswith("/receipts")):
             return ""
         with self._lock:
-            left, fault = self._random.random(), "none"
+            remainder, fault = self._random.random(), "none"
             for name, chance in self.faults.items() if self.failing else ():
-                left -= chance
-                if left < 0:
+                remainder -= chance
+                if remainder < 0:
                     fault = name
                     break
             self.fault_counts[fault] += 1

@@ -1,6 +1,6 @@
 """Fault injection between boto3 and the DynamoDB engine, for tests and benchmarks.
 
-`FaultProxy` is the proxy; `script`, `always` and `random_faults` plan which request meets which fault.
+`FaultProxy` injects the faults. `script`, `always` and `random_faults` make plans: which request meets which fault.
 """
 
 from .plans import *  # noqa: F403

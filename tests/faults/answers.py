@@ -1,4 +1,4 @@
-"""Answers in DynamoDB's format that the proxy sends in place of the engine's answers."""
+"""Makes answers in DynamoDB's format, which the proxy sends in place of the engine's answers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _STATUS_LINES = {400: "400 Bad Request", 500: "500 Internal Server Error"}
 
 
 class Cause(NamedTuple):
-    """Why one write was cancelled, and the item that a failed condition found."""
+    """Why one write of a transaction failed. `item`: what a failed condition found; None: no item."""
 
     code: str
     item: Mapping[str, Any] | None = None
 
 
 def error(status: int, code: str, message: str, **more: Any) -> bytes:
-    """Returns the HTTP response with an error of DynamoDB."""
+    """Returns an HTTP response with an error of DynamoDB. `more`: further members of the body."""
     body = json.dumps({"__type": _SHAPE_PREFIX + code, "message": message, **more}).encode()
     head = (
         f"HTTP/1.1 {_STATUS_LINES[status]}\r\n"
@@ -43,22 +43,22 @@ def error(status: int, code: str, message: str, **more: Any) -> bytes:
 def cancelled(request: bytes, causes: Mapping[int, Cause]) -> bytes:
     """Returns the answer to a cancelled TransactWriteItems, with a reason for each write.
 
-    `causes`: by the index of the write (-1: the last write). A change that spills has fewer writes than a plan may
-    expect, so an index beyond the last write means the last write.
+    `causes`: by the index of the write. -1 and each index beyond the last write mean the last write, because a plan
+    does not know that a change has spilled, and has fewer writes.
     """
     reasons: list[dict[str, Any]] = [{"Code": "None"} for _ in json.loads(request)["TransactItems"]]
-    for place, cause in causes.items():
-        place = min(place, len(reasons) - 1)
-        reasons[place] = {"Code": cause.code, "Message": _MESSAGES[cause.code]}
+    for index, cause in causes.items():
+        index = min(index, len(reasons) - 1)
+        reasons[index] = {"Code": cause.code, "Message": _MESSAGES[cause.code]}
         if cause.item:
-            reasons[place]["Item"] = cause.item
+            reasons[index]["Item"] = cause.item
     codes = ", ".join(reason["Code"] for reason in reasons)
     message = f"Transaction cancelled, please refer cancellation reasons for specific reasons [{codes}]"
     return error(400, "TransactionCanceledException", message, CancellationReasons=reasons)
 
 
 def answer_for(fault: Fault, operation: str, body: bytes) -> bytes | None:
-    """Returns the answer to a request that the proxy does not forward; None: no answer."""
+    """Returns the answer to a request that is not forwarded; None: no answer."""
     match fault.kind:
         case FaultKind.FAIL_BEFORE:
             return error(500, "InternalServerError", "injected before the write")
@@ -72,8 +72,8 @@ def answer_for(fault: Fault, operation: str, body: bytes) -> bytes | None:
         case FaultKind.THROTTLED_TRANSACTION:
             return cancelled(body, {fault.at: Cause("ThrottlingError")})
         case FaultKind.CONDITION_AND_CONFLICT:
-            failure = Cause("ConditionalCheckFailed", json.loads(fault.item))
-            return cancelled(body, {fault.at: Cause(fault.code), fault.failed_at: failure})
+            failed_condition = Cause("ConditionalCheckFailed", json.loads(fault.item))
+            return cancelled(body, {fault.at: Cause(fault.code), fault.failed_at: failed_condition})
         case FaultKind.ERROR_BEFORE:
             return error(400, fault.code, "injected before the write")
     return None

@@ -11,7 +11,7 @@ from typing import Any
 
 
 class FaultKind(Enum):
-    """The fault of one request, and whether the engine sees the request."""
+    """What happens to a request. A forwarded request reaches the engine, so its change may be made."""
 
     LOSE_RESPONSE = "forwarded, then the connection is closed without an answer"
     SILENCE = "forwarded, never answered: the client's read times out"
@@ -26,7 +26,7 @@ class FaultKind(Enum):
     ERROR_BEFORE = "not forwarded, answered 400 with a code"
     ERROR_AFTER = "forwarded, answered 400 with a code"
     TRUNCATE = "forwarded, then the connection is closed in the middle of the answer"
-    DELAY = "forwarded late, even if the client has given up; answered"
+    DELAY = "forwarded late, even if the client has gone; then answered"
     LATE_ANSWER = "forwarded, answered late"
 
 
@@ -49,6 +49,7 @@ class Fault:
     code: str = "TransactionConflict"
     """CONDITION_AND_CONFLICT: the code of the write at `at`. ERROR_BEFORE, ERROR_AFTER: the error's code."""
     delay_s: float = 0.0
+    """DELAY, LATE_ANSWER: for how long."""
 
 
 LOSE_RESPONSE = Fault(FaultKind.LOSE_RESPONSE)
@@ -66,7 +67,7 @@ THROTTLED_TRANSACTION = Fault(FaultKind.THROTTLED_TRANSACTION)
 def condition_and_conflict(
     failed_at: int, conflict_at: int, item: Mapping[str, Any] | None = None, code: str = "TransactionConflict"
 ) -> Fault:
-    """Cancels a transaction for a failed condition, which found `item`, and for the error `code` of another write."""
+    """Cancels a transaction for a failed condition, which found `item`, and for the error `code` of a second write."""
     return Fault(
         FaultKind.CONDITION_AND_CONFLICT, at=conflict_at, failed_at=failed_at, item=json.dumps(item or {}), code=code
     )
@@ -78,12 +79,12 @@ def condition_failed(at: int, item: Mapping[str, Any] | None = None) -> Fault:
 
 
 def error_answer(code: str) -> Fault:
-    """Answers a 400 without the write."""
+    """Answers 400 with this code, and does not forward the request."""
     return Fault(FaultKind.ERROR_BEFORE, code=code)
 
 
 def error_after_write(code: str) -> Fault:
-    """Answers a 400 although the engine wrote."""
+    """Forwards the request, and answers 400 with this code."""
     return Fault(FaultKind.ERROR_AFTER, code=code)
 
 
@@ -102,17 +103,17 @@ Plan = Callable[[str, bytes, int], Fault | None]
 
 
 def no_faults(operation: str, body: bytes, number: int) -> Fault | None:
-    """Is the plan without faults."""
+    """A plan in which no request meets a fault."""
     return None
 
 
 def always(fault: Fault, *operations: str) -> Plan:
-    """Returns a plan: every request of these operations meets the fault. Without operations: every request."""
+    """Returns a plan in which each request of these operations meets the fault; without operations, each request."""
     return lambda operation, body, number: fault if not operations or operation in operations else None
 
 
 def script(faults: Mapping[str, Sequence[Fault | None]]) -> Plan:
-    """Returns a plan: the first requests of each operation meet these faults in this order."""
+    """Returns a plan in which the first requests of each operation meet these faults, in this order."""
 
     def plan(operation: str, body: bytes, number: int) -> Fault | None:
         listed = faults.get(operation, ())
@@ -122,16 +123,16 @@ def script(faults: Mapping[str, Sequence[Fault | None]]) -> Plan:
 
 
 def random_faults(seed: int, probabilities: Mapping[str, Mapping[Fault, float]]) -> Plan:
-    """Returns a plan of random faults. The n-th request of an operation meets the same fault in each run of a seed."""
+    """Returns a plan of random faults. A seed gives the n-th request of an operation the same fault in each run."""
 
     def plan(operation: str, body: bytes, number: int) -> Fault | None:
         chances = probabilities.get(operation)
         if not chances:
             return None
-        drawn = random.Random(f"{seed}/{operation}/{number}").random()
+        remainder = random.Random(f"{seed}/{operation}/{number}").random()
         for fault, probability in chances.items():
-            drawn -= probability
-            if drawn < 0:
+            remainder -= probability
+            if remainder < 0:
                 return fault
         return None
 

@@ -1,12 +1,12 @@
-"""An HTTP proxy between boto3 and the engine. It makes the network and DynamoDB fail according to a plan.
+"""An HTTP proxy between boto3 and the engine. A plan says which requests fail, and how.
 
-It injects faults below the SDK, so that a test or measurement includes the SDK's own retries:
+The faults are below the SDK, so a test or measurement includes the SDK's own retries:
 
     plan = faults.random_faults(7, {"TransactWriteItems": {faults.LOSE_RESPONSE: 0.02}})
     with FaultProxy(engine.endpoint, plan) as proxy:
         client = dynamodb_client(endpoint_url=proxy.endpoint)
 
-It runs on an event loop in its own thread, with one upstream connection for each client connection.
+The proxy runs on an event loop in a thread, with one connection to the engine for each connection of a client.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from tally.dev.base.engine import stop_listening
 from .answers import answer_for, error
 from .plans import UNFORWARDED, Fault, FaultKind, Plan, no_faults
 
-START_S_MAX = STOP_S_MAX = SETTLE_S_MAX = 60.0  # start and stop take milliseconds, and longer on a busy machine
+START_S_MAX = STOP_S_MAX = IDLE_S_MAX = 60.0  # start and stop take milliseconds, and longer on a busy machine
+# The token with the comma behind or in front of the token.
 _TOKEN = re.compile(rb', ?"ClientRequestToken": ?"[^"]*"|"ClientRequestToken": ?"[^"]*", ?')
-REQUESTS_KEPT_MAX = 20_000  # of 1 to 2 KB each; the counts include older ones
+REQUESTS_KEPT_MAX = 20_000  # of 1 to 2 KB each; `counts` also has older requests
 
 
 @dataclass(frozen=True)
 class ReceivedRequest:
-    """One request, with its body as the proxy forwarded it, if it forwarded the request."""
+    """One request. `body`: as forwarded, without a stripped token. `number`: earlier requests of the operation."""
 
     operation: str
     body: bytes
@@ -44,10 +45,10 @@ class ReceivedRequest:
 
 
 class FaultProxy:
-    """The proxy, a context manager. Clients connect to `endpoint`. Assign `plan` to change the faults.
+    """Runs the proxy in a `with` statement. Clients connect to `endpoint`. Assign `plan` to change the faults.
 
-    `strip_tokens` removes ClientRequestToken from forwarded requests, so that only the receipt protects a change.
-    `requests_kept`: how many requests the record keeps with their bodies.
+    `strip_tokens`: whether to remove ClientRequestToken from requests, so that only the receipt protects a change.
+    `requests_kept`: how many requests `requests` keeps.
     """
 
     def __init__(
@@ -71,11 +72,11 @@ class FaultProxy:
         self._thread: threading.Thread | None = None
         self.connections: set[_Client] = set()
         self.failures: list[Exception] = []
-        """Errors of the plan or the proxy. The end of the context raises the first error."""
+        """Errors of the plan or the proxy. The end of the `with` statement raises the first error."""
 
     @property
     def plan(self) -> Plan:
-        """The present plan. An assignment restarts the numbers of requests at 0."""
+        """Which request meets which fault. An assignment restarts the numbers of requests at 0."""
         return self._plan
 
     @plan.setter
@@ -89,29 +90,29 @@ class FaultProxy:
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
-        """The number of requests since `forget`, by (fault's name or "NONE", operation)."""
+        """The number of requests since `forget`, by (name of the fault's kind or "NONE", operation)."""
         return dict(self._counts)
 
     def count_injected(self, fault: Fault, operation: str | None = None) -> int:
-        """Returns the number of requests (of one operation) that met faults of this kind."""
+        """Returns how many requests met faults of this kind. `operation`: None counts requests of all operations."""
         return sum(
             count for (name, of), count in self.counts.items() if name == fault.kind.name and operation in (None, of)
         )
 
     def forget(self) -> None:
-        """Forget the requests and their counts."""
+        """Forgets the requests, and restarts `counts` at 0."""
         self._requests, self._counts = deque(maxlen=self._requests.maxlen), Counter()
 
     def wait_until_idle(self) -> None:
-        """Wait until no request is in flight, not even a delayed request. Raises TimeoutError after SETTLE_S_MAX."""
-        deadline_s = time.monotonic() + SETTLE_S_MAX
-        while any(client.busy for client in list(self.connections)):
+        """Waits until no request is open, not even a delayed request of a client that has gone. Raises TimeoutError."""
+        deadline_s = time.monotonic() + IDLE_S_MAX
+        while any(client.is_busy for client in list(self.connections)):
             if time.monotonic() > deadline_s:
-                raise TimeoutError("requests are still in flight")
+                raise TimeoutError(f"requests are still open after {IDLE_S_MAX} s")
             time.sleep(0.002)
 
     def choose_fault(self, operation: str, body: bytes) -> tuple[Fault | None, bytes]:
-        """Returns the fault of a request and the body to forward. Call it on the thread of the loop."""
+        """Returns the fault of a request and the body to forward. The event loop calls this method."""
         number = self._numbers[operation]
         self._numbers[operation] += 1
         fault = self._plan(operation, body, number)
@@ -157,14 +158,11 @@ class FaultProxy:
         for client in list(self.connections):
             client.stop()
         await server.wait_closed()
-        await asyncio.sleep(0)  # lets the transports close
+        await asyncio.sleep(0)  # lets the connections close
 
 
 class _HttpConnection(asyncio.Protocol):
-    """One side of HTTP/1.1 with keep-alive: messages with a Content-Length, one at a time (boto3 never pipelines).
-
-    asyncio sets TCP_NODELAY; each message is written at once.
-    """
+    """A connection of HTTP/1.1 with keep-alive. Reads one message at a time, because boto3 does not pipeline."""
 
     transport: asyncio.Transport
 
@@ -188,7 +186,7 @@ class _HttpConnection(asyncio.Protocol):
             self.handle_message(head, body)
 
     def handle_message(self, head: bytes, body: bytes) -> None:
-        """Handle a whole message."""
+        """Handles a message that is complete."""
         raise NotImplementedError
 
 
@@ -217,7 +215,7 @@ class _Upstream(_HttpConnection):
 
 
 class _Client(_HttpConnection):
-    """A client connection and its connection to the engine."""
+    """The connection of a client, which has a connection to the engine."""
 
     def __init__(self, proxy: FaultProxy) -> None:
         super().__init__()
@@ -230,16 +228,16 @@ class _Client(_HttpConnection):
         self.proxy.connections.add(self)
 
     @property
-    def busy(self) -> bool:
-        """Whether a request is in flight."""
+    def is_busy(self) -> bool:
+        """Whether a request is open."""
         return self._task is not None and not self._task.done()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self.busy:
-            self._discard()  # a request in flight goes on, so that a delayed request still arrives
+        if not self.is_busy:
+            self._discard()  # not while a request is open: a delayed request must still arrive
 
     def stop(self) -> None:
-        """Abort the request in flight and the connections."""
+        """Aborts the open request and both connections."""
         if self._task:
             self._task.cancel()
         self.transport.abort()
@@ -263,12 +261,12 @@ class _Client(_HttpConnection):
 
     async def _answer(self, head: bytes, body: bytes) -> None:
         operation = _header(head, b"x-amz-target").rpartition(b".")[2].decode()
-        fault, forward = self.proxy.choose_fault(operation, body)
+        fault, forwarded_body = self.proxy.choose_fault(operation, body)
         answer: bytes | None
         if fault and fault.kind in UNFORWARDED:
             answer = answer_for(fault, operation, body)
         else:
-            answer = await self._forward(fault, head, body, forward)
+            answer = await self._forward(fault, head, body, forwarded_body)
         if self.transport.is_closing():
             self._discard()
         elif answer and fault and fault.kind is FaultKind.TRUNCATE:
@@ -279,17 +277,17 @@ class _Client(_HttpConnection):
         elif fault is None or fault.kind not in (FaultKind.SILENCE, FaultKind.HANG_BEFORE):
             self.transport.close()
 
-    async def _forward(self, fault: Fault | None, head: bytes, body: bytes, forward: bytes) -> bytes | None:
-        """Forward a request. Returns the answer for the client; None: no answer."""
+    async def _forward(self, fault: Fault | None, head: bytes, body: bytes, forwarded_body: bytes) -> bytes | None:
+        """Forwards a request with this body. Returns the answer for the client; None: no answer."""
         if fault and fault.kind is FaultKind.DELAY:
             await asyncio.sleep(fault.delay_s)
-        if forward is not body:
-            head = _with_length(head, len(forward))
+        if forwarded_body is not body:
+            head = _with_length(head, len(forwarded_body))
         try:
             if self._upstream is None:
                 loop = asyncio.get_running_loop()
                 self._upstream = (await loop.create_connection(_Upstream, *self.proxy.upstream))[1]
-            answer = await self._upstream.send(head + forward)
+            answer = await self._upstream.send(head + forwarded_body)
         except OSError:
             return None
         if fault and fault.kind in (FaultKind.LOSE_RESPONSE, FaultKind.SILENCE):
@@ -304,7 +302,7 @@ class _Client(_HttpConnection):
 
 
 def _header(head: bytes, name: bytes) -> bytes:
-    """Returns a header's value, or "" if it is missing. `name` is in lower case."""
+    """Returns the value of a header; "" if the header is missing. `name` is in lower case."""
     for line in head.split(b"\r\n")[1:]:
         field, _, value = line.partition(b":")
         if field.lower() == name:

@@ -1,4 +1,4 @@
-"""The Chromium of the browser tests: the one that npm installed, or one of this machine.
+"""Finds and starts Chromium for the browser tests: npm's Chromium, or a Chromium of this machine.
 
 npm's `@sparticuz/chromium` holds a headless Chromium for Linux on x86-64, compressed, with the libraries that a bare
 system lacks. The first use unpacks it.
@@ -21,10 +21,10 @@ from tests.patience import PATIENCE_MS, PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGE = ROOT / "node_modules/@sparticuz/chromium"
-UNPACKED = ROOT / ".build"
+UNPACKED_FOLDER = ROOT / ".build"
 COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 MAC = Path("/Applications/Google Chrome.app/Contents/MacOS/Google Chrome")
-# The headless shell never hides a page, so these scripts do.
+# The headless shell never hides a page. With the first script, pages are hidden while `away` is true; SET_AWAY sets it.
 HIDDEN_IF_AWAY = "Object.defineProperty(Document.prototype, 'hidden', { get: () => Boolean(window.away) });"
 SET_AWAY = "away => { window.away = away; document.dispatchEvent(new Event('visibilitychange')); }"
 _INFLATE = """
@@ -40,7 +40,7 @@ class NoChromiumError(Exception):
 
 @dataclass(frozen=True)
 class Chromium:
-    """An executable and its extra environment variables."""
+    """An executable of Chromium, and the environment variables that it needs beside the test's."""
 
     executable: Path
     environment: dict[str, str] = field(default_factory=dict)
@@ -67,8 +67,8 @@ def launch(playwright: Playwright) -> Browser:
     return playwright.chromium.launch(executable_path=chromium.executable, env=environment, timeout=PATIENCE_MS)
 
 
-def visitor(browser: Browser, **options: Any) -> BrowserContext:
-    """Returns a new browser context, with the timeout of the tests. The context is a context manager."""
+def new_context(browser: Browser, **options: Any) -> BrowserContext:
+    """Returns a browser context with the timeout of the tests. A test uses the context in a `with` statement."""
     context = browser.new_context(**options)
     context.set_default_timeout(PATIENCE_MS)
     return context
@@ -76,7 +76,7 @@ def visitor(browser: Browser, **options: Any) -> BrowserContext:
 
 def _npm_chromium() -> Chromium:
     packed = PACKAGE / "bin/chromium.br"
-    target = UNPACKED / f"chromium-{packed.stat().st_size}"  # each version has another size
+    target = UNPACKED_FOLDER / f"chromium-{packed.stat().st_size}"  # a new version has a new size, so it is unpacked
     if not target.exists():
         _unpack(target)
     executable, environment = target / "chromium", {}
@@ -90,8 +90,8 @@ def _npm_chromium() -> Chromium:
 
 def _unpack(target: Path) -> None:
     """Unpacks npm's package to `target`, completely or not at all. Node can read Brotli, and Python cannot."""
-    UNPACKED.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=UNPACKED) as name:
+    UNPACKED_FOLDER.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=UNPACKED_FOLDER) as name:
         folder = Path(name) / "chromium"
         folder.mkdir()
         files = {"chromium.br": "chromium", "al2023.tar.br": "al2023.tar", "fonts.tar.br": "fonts.tar"}

@@ -1,4 +1,4 @@
-"""Servers for browser tests: a site, the API that gets its visits, and a user pool."""
+"""Servers for browser tests: a site, the API that gets the site's visits, and a user pool."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Reply:
 
 
 class Server:
-    """An HTTP server on the loopback interface. `answer` takes method, target, headers (lower case) and body."""
+    """An HTTP server on 127.0.0.1. `answer` takes method, target (path and query), headers (lower case) and body."""
 
     def __init__(self, answer: Callable[[str, str, dict[str, str], bytes], Reply]) -> None:
         class Handler(BaseHTTPRequestHandler):
@@ -65,7 +65,7 @@ class Server:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Serve in the background."""
-        thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+        thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:
             yield
@@ -76,7 +76,7 @@ class Server:
 
 
 class Api:
-    """An API that serves the beacon and stores the visits. `faults`: the statuses of the next visits, or LOST."""
+    """An API that serves the beacon and stores visits. `faults`: the next visits get these statuses, or LOST."""
 
     def __init__(self) -> None:
         self.faults: list[int] = []
@@ -96,7 +96,7 @@ class Api:
         return Reply(self.faults.pop(0) if self.faults else 202, b"{}", cors)
 
     def count_of(self, url: str) -> int:
-        """Returns how many visits of the page are counted: the visits with one key count once."""
+        """Returns how many visits of a page are counted. Visits with the same key count once."""
         pages = {visit["key"]: fields.page(visit["url"], "url", PAGES) for visit in tuple(self.visits)}
         return list(pages.values()).count(url)
 
@@ -134,6 +134,7 @@ class Pool:
     challenge: str = ""
     redirect: str = ""
     code: str = ""
+    """The last code that the pool gave for `challenge` and `redirect`; empty: there is none, or a token was issued."""
     tokens_issued: int = 0
 
     def __post_init__(self) -> None:

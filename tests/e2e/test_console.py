@@ -1,8 +1,7 @@
-"""Tests the console in Chromium, on `make dev`: it shows what is stored, safely, and on any screen."""
+"""Tests the console in Chromium on `make dev`: pages show what is stored, run no markup, and fit on any screen."""
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 import shlex
@@ -37,7 +36,7 @@ from tests.e2e.dev import KEY, ROOT, Dev
 from tests.e2e.servers import Pool
 from tests.patience import PATIENCE_S, wait_for
 
-LOADED_BYTES_MAX = 150 * 1000
+LOADED_BYTES_MAX = 150 * 1000  # of the compressed files of all pages together
 VIDEO = "most-played"
 PAGES = {
     "overview": "#/",
@@ -46,13 +45,13 @@ PAGES = {
     "drift": "#/drift",
     "try it": "#/try",
 }
-# The browser's line for an answer that is not a success. It is not an error of the page.
+# The browser logs this line for each answer with an error status. Such answers are not errors of the page.
 NETWORK_LINE = "Failed to load resource"
 
 
 @dataclass
 class Console:
-    """A browser with the console, its errors, and its requests."""
+    """A browser context with a page of the console. `errors`: what the page logged or threw."""
 
     dev: Dev
     context: BrowserContext
@@ -61,7 +60,7 @@ class Console:
     requests: list[Request] = field(default_factory=list)
 
     def open(self, hash_: str = "#/", *, name: str = "") -> Page:
-        """Loads a page of the console, and signs in if a name is given."""
+        """Loads a page of the console. `name`: the user who signs in; "": nobody signs in."""
         self.page.goto(f"{self.dev.url}/console{hash_}")
         expect(self.page.locator("h1")).to_be_visible()
         if name:
@@ -76,34 +75,35 @@ class Console:
         self.page.get_by_label("Your name").press("Enter")
 
     def go(self, hash_: str) -> None:
-        """Follows a link of the console. The browser does not load the document again."""
+        """Goes to another page as a link of the console does: the browser does not load the document again."""
         self.page.evaluate("hash => { location.hash = hash }", hash_)
         expect(self.page.locator("h1")).to_be_focused()
 
-    def settled(self) -> None:
+    def wait_until_loaded(self) -> None:
         """Waits until every card has loaded."""
         expect(self.page.locator(".loading")).to_have_count(0)
 
-    def requests_for(self, part: str) -> int:
-        """Returns how many requests had this text in their address."""
-        return sum(part in request.url for request in self.requests)
+    def requests_for(self, text: str) -> int:
+        """Returns how many requests had this text in their URL."""
+        return sum(text in request.url for request in self.requests)
 
 
 @pytest.fixture
 def console(browser: Browser, dev: Dev) -> Iterator[Console]:
-    """The console. Its pages must have no error, violate no policy, and load nothing from another origin."""
-    with chromium.visitor(browser, viewport=WIDE) as context:
+    """The console. Fails after a test whose pages had an error, violated a policy, or called another origin."""
+    with chromium.new_context(browser, viewport=WIDE) as context:
         context.add_init_script(chromium.HIDDEN_IF_AWAY)
         made = Console(dev, context, context.new_page())
         made.page.on("pageerror", lambda error: made.errors.append(str(error)))
         made.page.on("console", lambda line: line.type == "error" and made.errors.append(line.text))
         made.page.on("request", lambda request: made.requests.append(request))
         yield made
-        made.page.unroute_all(behavior="ignoreErrors")  # a page polls also while it closes
+        made.page.unroute_all(behavior="ignoreErrors")  # a request of the closing page may still reach a route
     assert [line for line in made.errors if not line.startswith(NETWORK_LINE)] == []
     assert [request.url for request in made.requests if not request.url.startswith((made.dev.url, "data:"))] == []
 
 
+# Ids and names that would run a script, or lead to another path, if a page did not escape them.
 HOSTILE = (
     '<img src=x onerror="window.pwned = 1">',
     '"><script>window.pwned = 1</script>',
@@ -116,46 +116,47 @@ HOSTILE = (
 
 @pytest.fixture(scope="module")
 def history(dev: Dev) -> Iterator[None]:
-    """An hour that is over, a tally that drifts and its last repair, written as the sweep and an operator write them.
+    """Stores what the pages show: an hour of the series, its top list, two tallies that drift, and a repair.
 
-    Some names are markup. The API would refuse them, but the console must not rely on that.
+    The console must show ids of HOSTILE as text, although the API refuses such ids.
     """
     store, now_s = connection.local_stack(dev.port, {}).store, time.time()
     wait_for(lambda: begin_series(store))
-    table, hour = store.settings.ledger_table, progress.read(store).hour  # the sweep may still sum up the hour before
-    moves = [HourAmount.of("plays", VIDEO, 1234), *(HourAmount.of("plays", id_, 10) for id_ in HOSTILE)]
-    board = top.TopListBuilder()
-    for move in moves:
-        board.add(*move[1:])
+    table, hour = store.settings.ledger_table, progress.read(store).hour  # the sweep may be hours behind
+    amounts = [HourAmount.of("plays", VIDEO, 1234), *(HourAmount.of("plays", id_, 10) for id_ in HOSTILE)]
+    top_list = top.TopListBuilder()
+    for amount in amounts:
+        top_list.add(amount.counter, amount.id, amount.amount)
     now_h = int(now_s) // 3600
     listed_hour, last_minute = hour - 1, store.settings.minute_of(now_s)
-    if listed_hour // 24 != now_h // 24:  # pages ask for the list of today, and no hour of today is over
-        # The list is later than the sweep's, so no sweep replaces it.
+    if listed_hour // 24 != now_h // 24:  # no hour of today is summed up, and pages ask for the list of today
+        # This list has a later minute than the sweep's, so no sweep replaces this list.
         listed_hour, last_minute = now_h, progress.minutes_of(store.settings, now_h + 1)[0]
-    top.write_lists(store, listed_hour, last_minute, board, ["plays"])
-    moves.append(HourAmount.of("plays", hours.TOTAL_ID, 1294))  # the sum of the moves
-    moves.append(HourAmount.of("plays", f"{VIDEO}#{datetime.fromtimestamp(now_s, UTC).date()}", 70))  # imported
+    top.write_lists(store, listed_hour, last_minute, top_list, ["plays"])
+    amounts.append(HourAmount.of("plays", hours.TOTAL_ID, 1294))  # 1,234 + 6 * 10
+    # An import of 70 into today.
+    amounts.append(HourAmount.of("plays", f"{VIDEO}#{datetime.fromtimestamp(now_s, UTC).date()}", 70))
     repair = {"by": HOSTILE[0], "why": HOSTILE[1], "how": repairs.LEDGER}
-    writes = [hours._hour_write(store.settings, hour - 1, move) for move in moves]
+    writes = [hours._hour_write(store.settings, hour - 1, amount) for amount in amounts]
     writes.append(
         repairs.repair_entry_write(store, "plays", VIDEO, now_s, {"before": 1239, "amount": -5, "added": 0}, **repair)
     )
-    drifts = [rows.DriftRow("plays", id_) for id_ in (VIDEO, HOSTILE[0])]
-    writes += [rows.drift_write(store, row, 5, now_s, store.settings.minute_of(now_s - 3600)) for row in drifts]
+    drift_rows = [rows.DriftRow("plays", id_) for id_ in (VIDEO, HOSTILE[0])]
+    writes += [rows.drift_write(store, row, 5, now_s, store.settings.minute_of(now_s - 3600)) for row in drift_rows]
     for write in writes:
         commit_writes(Call(store), [write])
     yield
-    for row in drifts:
+    for row in drift_rows:
         store.client.delete_item(TableName=table, Key=rows.row_key(row.counter, row.target))
 
 
 def begin_series(store: Store) -> bool:
-    """Makes the series begin 20 hours ago. Returns False if the sweep wrote at the same time."""
-    seen, hour = progress.read(store), int(time.time()) // 3600
+    """Makes the series begin 20 hours ago. Returns False if the sweep changed the progress meanwhile."""
+    stored, hour = progress.read(store), int(time.time()) // 3600
     since = progress.minutes_of(store.settings, hour - 20)[0]
     new = progress.Progress(since, store.settings.minute_of(time.time()) - 1, hour)
-    new = replace(seen, since=since) if seen.since >= 0 else new
-    expected = seen.values if seen.since >= 0 else items.EXPECT_NO_ITEM
+    new = replace(stored, since=since) if stored.since >= 0 else new
+    expected = stored.values if stored.since >= 0 else items.EXPECT_NO_ITEM
     return try_commit(
         store, [items.update_write(store.settings.ledger_table, progress.PROGRESS, new.values, expected=expected)]
     )
@@ -185,7 +186,7 @@ def test_the_pages_show_what_is_stored(console: Console, history: None) -> None:
     console.go("#/tally/plays/never-imported")
     expect(page.get_by_role("heading", name="Imports").locator("+ p")).to_contain_text("None. Known up to")
     expect(page.locator(".legend")).to_contain_text("Hours in")
-    assert page.locator(".legend").evaluate("list => list.childNodes.length === list.children.length"), "lines only"
+    assert page.locator(".legend").evaluate("list => list.childNodes.length === list.children.length"), "bare text"
     console.go("#/top/plays")
     expect(page.get_by_role("row").nth(1)).to_contain_text(VIDEO)
     expect(page.get_by_role("row").nth(1)).to_contain_text("1,234")
@@ -232,11 +233,11 @@ def test_the_overview_of_a_new_stack_shows_a_first_command_and_the_counters_with
     before = console.dev.number("plays", "first")
     subprocess.run(shlex.split(curl), check=True, capture_output=True)
     assert console.dev.number("plays", "first") == before + 1
-    console.settled()
+    console.wait_until_loaded()
     expect(page.get_by_role("heading", level=3, name="plays", exact=True)).to_be_visible()
     expect(page.get_by_role("heading", level=3, name="contest")).to_be_hidden()
-    still = page.get_by_role("region", name="Counters, the last").locator("p", has_text="contest")
-    expect(still).to_have_text(re.compile(r"No change up to .*\d+.* in: .*contest"))  # later changes are not known
+    unchanged = page.get_by_role("region", name="Counters, the last").locator("p", has_text="contest")
+    expect(unchanged).to_have_text(re.compile(r"No change up to .*\d+.* in: .*contest"))
     page.get_by_role("link", name="try it", exact=True).click()
     expect(page.locator("h1")).to_have_text("Try it")
 
@@ -248,14 +249,15 @@ def test_names_with_markup_are_shown_as_text(console: Console, history: None) ->
         expect(link).to_be_visible()
         link.click()
         expect(page.locator("h1")).to_have_text(id_)
-        console.settled()
+        console.wait_until_loaded()
         console.go("#/top/plays")
     markup, script = (quote(name, safe="") for name in HOSTILE[:2])
     for hash_ in ("#/", "#/drift", f"#/top/{markup}", "#/%E0%A4%A", f"#/{script}"):
         console.go(hash_)
-        console.settled()
+        console.wait_until_loaded()
         assert page.locator("img, iframe, [onerror], main script").count() == 0
     assert page.evaluate("window.pwned") is None
+    # The page signs in with POST /dev/token. A GET would come from the id "../../dev/token" in a path.
     assert not any("/dev/token" in request.url and request.method == "GET" for request in console.requests)
 
 
@@ -269,7 +271,7 @@ def play(dev: Dev, times: int = 1, video: str = "") -> str:
 
 @contextmanager
 def drifting(dev: Dev, counter: str, id_: str, by: int) -> Iterator[None]:
-    """Stores a drift row, as if the judge had written it an hour ago."""
+    """Stores the drift `by` of a tally as a judge would have an hour ago, and deletes it at the end."""
     store, now_s = connection.local_stack(dev.port, {}).store, time.time()
     commit_writes(
         Call(store),
@@ -279,11 +281,11 @@ def drifting(dev: Dev, counter: str, id_: str, by: int) -> Iterator[None]:
     store.client.delete_item(TableName=store.settings.ledger_table, Key=rows.row_key(counter, id_))
 
 
-def test_the_sentence_under_a_number_follows_from_its_details(console: Console) -> None:
+def test_the_sentence_under_a_number_says_whether_the_number_is_right(console: Console) -> None:
     video = play(console.dev, 3)
     page = console.open(f"#/tally/plays/{video}")
     expect(page.locator(".live")).to_have_text("3")
-    expect(page.locator(".now")).to_contain_text("The stored number.")  # without a token the page cannot know
+    expect(page.locator(".now")).to_contain_text("The stored number.")  # strangers cannot read its drift
     console.sign_in("ann")
     expect(page.locator(".now")).to_contain_text(re.compile("checked"))
     with drifting(console.dev, "plays", video, 2):
@@ -295,8 +297,8 @@ def test_the_sentence_under_a_number_follows_from_its_details(console: Console) 
         expect(page.locator(".now")).to_contain_text("Never counted")
 
 
-def test_a_drift_of_a_team_number_is_shown_as_the_team_numbers(console: Console) -> None:
-    """`tally repair` would refuse, because Tally never writes a team number."""
+def test_drift_of_a_team_number_is_shown_with_a_check_and_without_a_repair(console: Console) -> None:
+    """`tally repair` refuses a team number, because only the team's code writes it."""
     video = play(console.dev, 3)
 
     def answer_with_a_team_number(route: Route) -> None:
@@ -313,9 +315,8 @@ def test_a_drift_of_a_team_number_is_shown_as_the_team_numbers(console: Console)
         page = console.open(f"#/tally/plays/{video}", name="ann")
         expect(page.locator(".now")).to_contain_text("playTally differs from its items by +2.")
         expect(page.locator("p.alert")).to_contain_text("+2: playTally is higher than the sum of its items")
-        for hash_ in ("", "#/drift"):
-            if hash_:
-                console.go(hash_)
+        for hash_ in ("#/drift", f"#/tally/plays/{video}"):
+            console.go(hash_)
             expect(page.locator("main")).to_contain_text("tally check --only drift --local")
             expect(page.locator("main")).not_to_contain_text("tally repair")
 
@@ -338,9 +339,9 @@ def test_a_number_shows_how_much_of_its_limit_is_used(console: Console) -> None:
     assert complaints(page) == []
 
 
-def test_a_number_that_javascript_rounds_says_so(console: Console) -> None:
+def test_a_number_that_javascript_rounds_has_the_sign_for_about(console: Console) -> None:
     token, key = console.dev.token("gate", scope="tally/write"), secrets.token_hex(8)
-    changes = [{"counter": "usage", "id": f"large-{key}", "amount": 10**15}] * 10
+    changes = [{"counter": "usage", "id": f"large-{key}", "amount": 10**15}] * 10  # 10**16 is above 2**53
     changes += [{"counter": "usage", "id": f"exact-{key}", "amount": 10**15}]
     console.dev.call("POST", "/changes", {"changes": changes}, token=token, idempotency_key=key)
     page = console.open(f"#/tally/usage/exact-{key}", name="ann")
@@ -379,8 +380,8 @@ def test_a_counter_of_visitors_asks_for_no_key(console: Console) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "ann"], ids=["a stranger", "signed in"])
-def test_an_anonymous_play_is_found_on_the_first_page_that_opens(console: Console, name: str) -> None:
-    """When the page opens, it does not know the counter's rules. It must not ask for a play of the user ann."""
+def test_the_first_page_of_a_visit_finds_an_anonymous_play(console: Console, name: str) -> None:
+    """The first page opens before it knows that plays take no token. It must not look for a key of the user ann."""
     key = str(uuid.uuid4())
     console.dev.call("POST", "/counters/plays/alone/increments", idempotency_key=key)
     page = console.open("#/tally/plays/alone", name=name)
@@ -391,7 +392,7 @@ def test_an_anonymous_play_is_found_on_the_first_page_that_opens(console: Consol
     expect(form.get_by_role("status")).to_contain_text("Counted once.")
 
 
-def test_a_number_updates_while_its_page_is_visible(console: Console) -> None:
+def test_a_number_updates_only_while_its_page_is_visible(console: Console) -> None:
     video = play(console.dev, 2)
     console.page.clock.install()
     live = console.open(f"#/tally/plays/{video}").locator(".live")
@@ -435,13 +436,9 @@ def test_a_lost_connection_is_shown_until_it_is_back(console: Console) -> None:
     expect(page.locator("#lost")).to_be_empty()
 
 
-def answer_token_requests(console: Console, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Answers the page's request for a token with `change(request)`."""
-
-    def answer(route: Route) -> None:
-        route.fulfill(json=change(json.loads(route.request.post_data or "{}")))
-
-    console.page.route("**/dev/token", answer)
+def answer_token_requests(console: Console, answer: dict[str, Any]) -> None:
+    """Answers each request of the page for a token with this body."""
+    console.page.route("**/dev/token", lambda route: route.fulfill(json=answer))
 
 
 def test_strangers_see_the_sign_in_and_nothing_private(console: Console) -> None:
@@ -450,10 +447,10 @@ def test_strangers_see_the_sign_in_and_nothing_private(console: Console) -> None
     console.dev.call("POST", usage, {"amount": 4711}, token=writer, idempotency_key=KEY)
     page = console.open("#/tally/usage/private")
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
-    console.settled()
+    console.wait_until_loaded()
     expect(page.get_by_role("button", name="Sign in")).to_have_count(2)  # one in the banner and one in the form
     stranger = {"access_token": console.dev.token("mallory"), "expires_in": 3600}  # without tally/read
-    answer_token_requests(console, lambda _: stranger)
+    answer_token_requests(console, stranger)
     page.get_by_label("Your name").fill("mallory")
     page.get_by_label("Your name").press("Enter")
     expect(page.locator("#sign-in").get_by_role("alert")).to_contain_text("tally/read")
@@ -467,7 +464,7 @@ def test_strangers_see_the_sign_in_and_nothing_private(console: Console) -> None
 
 @pytest.mark.parametrize("counter", ["visits", "bot_visits"])
 def test_a_stranger_sees_how_often_a_page_was_visited(counter: str, console: Console) -> None:
-    """The console asks for the page's address, before and after the sign-in, and never for an id of another counter."""
+    """Before and after the sign-in, the console reads `/visits`, and never `/counters/visits`."""
     url, key = f"https://example.com/{secrets.token_hex(4)}", secrets.token_urlsafe(24)
     user_agent = {"visits": "Mozilla/5.0 Firefox/153.0", "bot_visits": "Googlebot/2.1"}[counter]
     console.dev.call("POST", "/visits", {"url": url, "key": key}, user_agent=user_agent)
@@ -481,14 +478,14 @@ def test_a_stranger_sees_how_often_a_page_was_visited(counter: str, console: Con
     expect(form.get_by_role("status")).to_contain_text("Counted once.")
     console.sign_in("ann")
     expect(console.page.get_by_role("banner")).to_contain_text("ann")
-    console.settled()
+    console.wait_until_loaded()
     expect(console.page.locator(".now")).to_contain_text(re.compile("Right|nothing is checked"))
     expect(live).to_have_text("1")
     expect(console.page.locator(".error")).to_have_count(0)
     assert console.requests_for(f"counters/{counter}") == 0
 
 
-COUNTERS_BY_DAY_AND_MONTH = """from tally.counter import Counter, declared
+VISITOR_COUNTERS = """from tally.counter import Counter, declared
 
 UTC, PARIS = (
     Counter(name, prefix="TEAM", sort_key=name.upper(), attribute=name, unique=True, period=period, timezone=zone)
@@ -501,8 +498,11 @@ COUNTERS = declared([UTC, PARIS])
 def test_no_card_reads_a_span_that_would_count_visitors_twice(
     console: Console, start: Callable[..., Dev], tmp_path: Path
 ) -> None:
-    """A list has days and months of UTC. The periods of guests are months of Paris. The periods of members are days."""
-    (tmp_path / "counters.py").write_text(COUNTERS_BY_DAY_AND_MONTH)
+    """A list adds periods, so a visitor of two periods would count twice in a list that spans both.
+
+    A month has many periods (days) of members. A day or month of UTC may span two periods (months in Paris) of guests.
+    """
+    (tmp_path / "counters.py").write_text(VISITOR_COUNTERS)
     console.dev = start(app=tmp_path, PYTHONPATH=str(ROOT), TALLY_MINUTE_S="1").wait_until_ready()
     writer = console.dev.token(scope="tally/read tally/write")
     for counter in ("members", "guests"):
@@ -527,7 +527,7 @@ def test_strangers_see_the_list_of_a_counter_that_anyone_may_list_and_of_no_othe
 ) -> None:
     page = console.open("#/top/plays")
     expect(page.get_by_role("heading", name="Sign in", exact=True)).to_be_visible()
-    console.settled()
+    console.wait_until_loaded()
     expect(page.locator("main")).not_to_contain_text(VIDEO)
     console.sign_in("ann")
     expect(page.get_by_role("row").nth(1)).to_contain_text(VIDEO)
@@ -586,26 +586,26 @@ def test_a_narrow_overview_shows_the_ends_of_long_ids(console: Console) -> None:
     leaders = page.locator(".counter", has=page.get_by_role("link", name="visits", exact=True)).get_by_role("listitem")
     expect(leaders.get_by_role("link")).to_have_text(["…/first.html", "…/second.html", "…/fifth.html", "…/"])
     expect(leaders.get_by_role("link", name=ids[0], exact=True)).to_be_visible()
-    cut = "links => links.filter(link => link.scrollWidth > link.clientWidth + 1).length"
-    assert leaders.get_by_role("link").evaluate_all(cut) == 0
-    for sum_ in page.locator(".sum strong").all():
-        sum_.evaluate("made => { made.textContent = '+10,000,000,000,000,000'; }")
+    cut_links = "links => links.filter(link => link.scrollWidth > link.clientWidth + 1)"
+    assert leaders.get_by_role("link").evaluate_all(cut_links) == []
+    for sum_ in page.locator(".sum strong").all():  # a long number must not make the page scroll sideways
+        sum_.evaluate("element => { element.textContent = '+10,000,000,000,000,000'; }")
     assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
 
 
 def test_the_console_asks_for_sign_in_after_the_token_expires(console: Console) -> None:
     console.page.clock.install()
     page = console.open("#/drift", name="ann")
-    console.settled()
-    console.page.clock.fast_forward(3700 * 1000)
+    console.wait_until_loaded()
+    console.page.clock.fast_forward(3700 * 1000)  # a token lives for 3,600 s
     expect(page.get_by_role("heading", name="Sign in again")).to_be_visible()
 
 
 def test_the_console_asks_for_sign_in_after_the_api_refuses_the_token(console: Console) -> None:
-    good = console.dev.token("ann", scope="tally/read")
-    answer_token_requests(console, lambda _: {"access_token": good[:-8] + "AAAAAAAA", "expires_in": 3600})
+    forged = console.dev.token("ann", scope="tally/read")[:-8] + "AAAAAAAA"  # the end of the signature
+    answer_token_requests(console, {"access_token": forged, "expires_in": 3600})
     page = console.open("#/drift")
-    console.sign_in("ann")  # the test does not check the banner: the name may disappear at once
+    console.sign_in("ann")  # `open` would wait for the name in the banner, which may disappear at once
     expect(page.get_by_role("heading", name="Sign in again")).to_be_visible()
     expect(page.locator("main li")).to_have_count(0)
 
@@ -619,7 +619,7 @@ def test_every_page_is_accessible_and_fits_on_narrow_and_wide_screens(console: C
     violations = {}
     for name, hash_ in PAGES.items():
         console.go(hash_)
-        console.settled()
+        console.wait_until_loaded()
         for size, scheme in ((WIDE, "light"), (WIDE, "dark"), (NARROW, "dark"), (NARROW, "light")):
             page.set_viewport_size(size)
             page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
@@ -652,7 +652,7 @@ def test_the_files_of_the_console_are_small(console: Console) -> None:
     page = console.open(name="ann")
     for hash_ in PAGES.values():
         console.go(hash_)
-        console.settled()
+        console.wait_until_loaded()
     page.wait_for_load_state("networkidle")
     files = [request for request in console.requests if "/console" in request.url]
     sizes = {request.url: request.sizes()["responseBodySize"] for request in files}
@@ -672,7 +672,7 @@ def pool(browser: Browser, dev: Dev) -> Iterator[Pool]:
 
 @pytest.fixture
 def with_pool(browser: Browser, dev: Dev, pool: Pool) -> Iterator[Console]:
-    """The console of a stack with a user pool, with its configuration and its content security policy."""
+    """The console with the configuration and the content security policy of a stack that has a user pool."""
     sign_in = {
         "kind": "pkce",
         "domain": pool.server.origin,
@@ -682,7 +682,7 @@ def with_pool(browser: Browser, dev: Dev, pool: Pool) -> Iterator[Console]:
     config = {"stage": "test", "stack": "Tally-test", "region": "eu-west-1", "sign_in": sign_in}
     config |= {"try_it": False, "docs": "docs", "counters": ["plays"], "listed": []}
 
-    def page(route: Route) -> None:
+    def answer_with_policy(route: Route) -> None:
         answer = route.fetch()
         route.fulfill(
             response=answer,
@@ -690,12 +690,12 @@ def with_pool(browser: Browser, dev: Dev, pool: Pool) -> Iterator[Console]:
         )
 
     # Chromium treats a page that a test fulfils as a page of the internet, which needs permission to call this machine.
-    with chromium.visitor(browser, viewport=WIDE, permissions=["local-network-access"]) as context:
+    with chromium.new_context(browser, viewport=WIDE, permissions=["local-network-access"]) as context:
         made = Console(dev, context, context.new_page())
         made.page.on("console", lambda line: line.type == "error" and made.errors.append(line.text))
         made.page.on("request", lambda request: made.requests.append(request))
         made.page.route(f"{dev.url}/console/config.json", lambda route: route.fulfill(json=config))
-        made.page.route(re.compile(rf"^{re.escape(dev.url)}/console(\?.*)?$"), page)
+        made.page.route(re.compile(rf"^{re.escape(dev.url)}/console(\?.*)?$"), answer_with_policy)
         yield made
     assert [line for line in made.errors if not line.startswith(NETWORK_LINE)] == []
 
@@ -706,7 +706,7 @@ def test_pkce_signs_in_and_the_token_is_in_memory_only(with_pool: Console, pool:
     page.get_by_role("link", name="Sign in as ann").click()
     expect(page.get_by_role("banner")).to_contain_text("ann")
     expect(page).to_have_url(f"{with_pool.dev.url}/console#/drift")
-    with_pool.settled()
+    with_pool.wait_until_loaded()
     assert pool.tokens_issued == 1
     tokens = {request.headers["authorization"] for request in with_pool.requests if "authorization" in request.headers}
     [token] = [header.removeprefix("Bearer ") for header in tokens]
@@ -717,7 +717,7 @@ def test_pkce_signs_in_and_the_token_is_in_memory_only(with_pool: Console, pool:
     assert "try" not in page.locator("nav#pages").inner_text().lower()
 
 
-def test_pkce_refuses_an_answer_to_a_sign_in_that_another_tab_began(with_pool: Console, pool: Pool) -> None:
+def test_pkce_refuses_an_answer_to_a_sign_in_that_this_page_did_not_begin(with_pool: Console, pool: Pool) -> None:
     pool.state = "of-somebody-else"
     page = with_pool.open("#/drift")
     page.locator("#sign-in").get_by_role("button", name="Sign in").click()
@@ -755,7 +755,7 @@ def test_the_experiment_with_an_edit_shows_the_drift_the_repair_and_the_history(
         ([], 400),
     ],
 )
-def test_an_edit_of_a_missing_item_is_refused(dev: Dev, body: object, status: int) -> None:
+def test_an_edit_is_refused_if_its_item_is_missing_or_its_body_is_wrong(dev: Dev, body: object, status: int) -> None:
     assert dev.call("PATCH", "/dev/edit", body).status == status
 
 

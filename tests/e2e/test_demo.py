@@ -46,7 +46,7 @@ def test_the_demo_and_the_console_show_the_numbers_of_the_log(start: Callable[..
     address = process.stdout.split()[-1]
     assert address.startswith(f"http://localhost:{dev.port}/console#/top/")
     with sync_playwright() as playwright, chromium.launch(playwright) as browser:
-        page = chromium.visitor(browser).new_page()
+        page = chromium.new_context(browser).new_page()
         page.goto(address)
         page.get_by_label("Your name").fill("ann")  # only a signed-in user may list the shipped counters
         page.get_by_label("Your name").press("Enter")

@@ -110,7 +110,7 @@ def new_visitor(browser: Browser, dev: Dev) -> Iterator[Callable[..., Visitor]]:
     all_visitors: list[Visitor] = []
 
     def visitor(site: Site, user: str = "") -> Visitor:
-        context = chromium.visitor(browser)
+        context = chromium.new_context(browser)
         context.add_init_script(HASTE)
         all_visitors.append(Visitor(user, user and dev.token(user), f"{site.server.origin}/page", context))
         all_visitors[-1].open()

@@ -16,7 +16,7 @@ from tests.e2e.dev import Dev
 def page(dev: Dev, browser: Browser) -> Iterator[Page]:
     """The open page. It must have no errors and load nothing from another origin."""
     errors, loaded = [], []
-    with chromium.visitor(browser) as context:
+    with chromium.new_context(browser) as context:
         context.add_init_script(path=AXE)
         opened = context.new_page()
         opened.on("pageerror", lambda error: errors.append(str(error)))

@@ -164,7 +164,7 @@ class Cinema:
 def cinema(browser: Browser, dev: Dev) -> Iterator[Cinema]:
     film = secrets.token_hex(4)
     site = site_of(film, dev.url)
-    with site.running(), chromium.visitor(browser) as context:
+    with site.running(), chromium.new_context(browser) as context:
         made = Cinema(dev, context.new_page(), film)
         made.page.on("console", lambda line: made.warnings.append(line.text))
         made.page.on("pageerror", lambda error: made.warnings.append(str(error)))

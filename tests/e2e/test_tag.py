@@ -83,7 +83,7 @@ class Blog:
 
 @pytest.fixture
 def blog(browser: Browser) -> Iterator[Blog]:
-    with chromium.visitor(browser) as context:
+    with chromium.new_context(browser) as context:
         made = Blog(context.new_page(), f"post-{secrets.token_hex(4)}")
         with made.server.running():
             yield made

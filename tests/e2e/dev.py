@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-# The functions of likes and plays without sign-in.
+# The functions for likes and plays of callers without a token.
 LIKES_FUNCTION, PLAYS_FUNCTION = "children_open", "increments_open"
 KEY = "e2e-0123456789-0123456789"
 
@@ -38,7 +38,7 @@ class Answer:
 
 
 class Dev(Process):
-    """One `make dev`, by default of this checkout and on a free port. Warnings are errors."""
+    """One `make dev` of the folder `app`, without `arguments` on a free port. `warnings`: Python's option -W."""
 
     def __init__(
         self, data: Path, *arguments: str, warnings: str = "error", app: Path = ROOT, **environment: str
@@ -46,17 +46,17 @@ class Dev(Process):
         options = arguments or ("--port", "0")
         super().__init__(app, data, *options, python=("-W", warnings), environment=bare_environment(**environment))
 
-    def end(self) -> int:
-        """Wait until the process ends by itself. Returns the exit status."""
+    def wait_for_end(self) -> int:
+        """Waits until the process ends without a signal of the test. Returns the exit status."""
         return self.process.wait(PATIENCE_S)
 
     def descendants(self) -> list[int]:
-        """Returns the child processes of `make dev`, and their children."""
+        """Returns the child processes of `make dev`, and the children of these processes."""
         return descendants(self.process.pid)
 
     def workers(self, function: str) -> list[int]:
-        """Returns the workers whose output goes to the function's log. A worker is a fork of the zygote."""
-        workers = [pid for pid in self.descendants() if "zygote" in command(pid)]
+        """Returns the processes of a function: the forks of the zygote whose output goes to the function's log."""
+        workers = [pid for pid in self.descendants() if "zygote" in command_line(pid)]
         return [pid for pid in workers if os.path.realpath(f"/proc/{pid}/fd/1").endswith(f"/logs/{function}.log")]
 
     def call(
@@ -86,7 +86,7 @@ class Dev(Process):
             connection.close()
 
     def play(self, video: str, key: str) -> Answer:
-        """Play a video."""
+        """Plays a video."""
         return self.call("POST", f"/videos/{video}/plays", idempotency_key=key)
 
     def plays(self, video: str) -> int:
@@ -98,7 +98,7 @@ class Dev(Process):
         return int(self.call("GET", f"/counters/{counter}/{id_}").body["value"])
 
     def visit(self, url: str, key: str) -> Answer:
-        """Visit a page as a person does."""
+        """Sends a visit as the browser of a person does."""
         return self.call("POST", "/visits", {"url": url, "key": key}, user_agent="Mozilla/5.0 Firefox/140.0")
 
     def visits(self, url: str) -> tuple[int, int, int | None]:
@@ -107,7 +107,7 @@ class Dev(Process):
         return body["value"], body["bots"], body["as_of"]
 
     def like(self, post: str, token: str) -> int:
-        """Like a post. Returns the status."""
+        """Likes a post. Returns the status."""
         return self.call("PUT", f"/posts/{post}/like", token=token).status
 
     def likes(self, post: str) -> int:
@@ -119,14 +119,15 @@ class Dev(Process):
         listed = self.call("GET", f"/counters/hearts/{page}/children", token=self.token("reader", scope="tally/read"))
         return [child.get("child") for child in listed.body["children"]]
 
-    def token(self, sub: str = "alice", **more: Any) -> str:
-        answer = self.call("POST", "/dev/token", {"sub": sub, **more})
+    def token(self, sub: str = "alice", **claims: Any) -> str:
+        """Returns an access token for a user or service. `claims`: more claims of the token, such as `scope`."""
+        answer = self.call("POST", "/dev/token", {"sub": sub, **claims})
         assert answer.status == 200, answer
         return str(answer.body["access_token"])
 
 
 def copy_app(folder: Path) -> Path:
-    """Returns a copy of the app in `folder`, whose `counters.py` a test may change."""
+    """Copies the app into `folder`, and returns the copy. A test may change the `counters.py` of the copy."""
     app = folder / "app"
     app.mkdir()
     for name in ("lambdas", "stacks", "tally"):
@@ -138,6 +139,7 @@ def copy_app(folder: Path) -> Path:
 
 
 def descendants(pid: int) -> list[int]:
+    """Returns the child processes, and the children of these processes."""
     found: list[int] = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -150,7 +152,7 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def command(pid: int) -> str:
+def command_line(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
     except OSError:
@@ -158,8 +160,8 @@ def command(pid: int) -> str:
 
 
 def running(pids: list[int]) -> list[int]:
-    """Returns the processes that run. A zombie does not run."""
-    return [pid for pid in pids if command(pid)]
+    """Returns the processes that still run. A zombie has no command line, and does not run."""
+    return [pid for pid in pids if command_line(pid)]
 
 
 def client(endpoint: str) -> DynamoDBClient:

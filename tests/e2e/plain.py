@@ -1,4 +1,4 @@
-"""Firefox and WebKitGTK without a driver, so they keep pages in their back/forward cache as people's browsers do.
+"""Runs Firefox and WebKitGTK without a driver, so that they cache the pages that a test leaves, as for people.
 
 The browsers are Debian's `firefox-esr` and the MiniBrowser of `webkit2gtk-driver`, on a screen of `Xvfb`. Every page
 asks its site for the next script to run.
@@ -23,10 +23,10 @@ from tests.e2e.servers import Reply, Server
 from tests.patience import PATIENCE_S
 
 POLL_S = 5.0
-"""How long the site waits for a task before it answers a page without one."""
+"""How long the site waits for a task before it answers a page that there is no task."""
 PAGE = """<!doctype html><html lang=en><meta charset=utf-8><title>page</title><link rel=icon href=data:,>
 <script>
-window.errors = []; window.kept = []; // `kept`: for each time that the page is shown, whether it came from the cache
+window.errors = []; window.kept = []; // `kept`: whether the page came from the cache, each time it was shown
 addEventListener("error", ({ message }) => errors.push(message));
 addEventListener("unhandledrejection", ({ reason }) => errors.push(`rejected: ${reason}`));
 const query = new URLSearchParams(location.search);
@@ -43,7 +43,7 @@ const runTasks = async () => {
     if (!task) continue;
     const result = await run(task.script, task.arg).then((value) => ({ value }), (error) => ({ error: String(error) }));
     await ask(`/result?${task.number}`, result);
-    // A page that is being left asks for no task.
+    // The last script of a page leaves the page, so the page must not ask for another task.
     if (task.last) return run(task.last, task.arg);
   }
 };
@@ -76,7 +76,7 @@ PREFERENCES = {
 
 
 class Site:
-    """A web site whose pages run the tasks of its tabs."""
+    """A web site whose pages run scripts (tasks). `tasks`: by the tab's name. `results`: by the task's number."""
 
     def __init__(self) -> None:
         self.tasks: dict[str, queue.Queue[dict[str, Any]]] = {}
@@ -107,7 +107,7 @@ class Tab:
     name: str
 
     def run(self, script: str, arg: object = None, *, last: str = "") -> Any:
-        """Returns the value of an expression or of its promise. `last`: an expression that leaves the page."""
+        """Returns the value of an expression or of its promise. `last`: an expression that then leaves the page."""
         number = str(next(_numbers))
         results = self.site.results[number] = queue.Queue()
         self.site.tasks[self.name].put({"number": number, "script": script, "arg": arg, "last": last})
@@ -116,29 +116,29 @@ class Tab:
         return result.get("value")
 
     def go(self, **query: str) -> None:
-        """Follow a link to a page of the site, and wait for its client."""
+        """Follows a link to another page of the site, and waits until the page is loaded."""
         self.run("1", self.url(**query), last="location.assign(arg)")
-        self.ready()
+        self.wait_until_loaded()
 
     def back(self) -> None:
         """Go back to the page before."""
         self.run("1", last="history.back()")
-        self.ready()
+        self.wait_until_loaded()
 
     def reload(self) -> None:
         """Load the page again."""
         self.run("1", last="location.reload()")
-        self.ready()
+        self.wait_until_loaded()
 
     def close(self) -> None:
         """Close the tab."""
         self.run("1", last="close()")
 
-    def ready(self) -> None:
+    def wait_until_loaded(self) -> None:
         """Wait until the page is loaded, with its client if it has one."""
         self.run("until(() => window.tally || !query.has('api'))")
 
-    def waiting(self) -> int:
+    def count_waiting(self) -> int:
         """Returns how many changes wait for an answer."""
         return int(self.run("tally.waiting().length"))
 
@@ -152,17 +152,17 @@ class Browser:
 
     def __init__(self, site: Site, command: list[str], environment: dict[str, str]) -> None:
         self._site, self._tabs = site, itertools.count()
-        self._first = self._new_tab()
+        self._first_tab = self._new_tab()
         self._process = subprocess.Popen(
-            [*command, self._first.url()], env=os.environ | environment, start_new_session=True,
+            [*command, self._first_tab.url()], env=os.environ | environment, start_new_session=True,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
 
-    def tab(self, **query: str) -> Tab:
-        """Open a page of the site in a window of its own."""
+    def open_tab(self, **query: str) -> Tab:
+        """Opens a page of the site in a window of its own."""
         tab = self._new_tab()
-        self._first.run("open(arg, '_blank', 'noopener,width=600,height=400') && 1", tab.url(**query))
-        tab.ready()
+        self._first_tab.run("open(arg, '_blank', 'noopener,width=600,height=400') && 1", tab.url(**query))
+        tab.wait_until_loaded()
         return tab
 
     def end(self) -> None:
@@ -184,7 +184,7 @@ def firefox(home: Path) -> list[str]:
 
 
 def webkit(_: Path) -> list[str]:
-    """Returns the command that starts WebKitGTK. XDG's variables say where its profile is."""
+    """Returns the command that starts WebKitGTK, whose profile is where XDG's variables say."""
     newest = sorted(Path("/usr/lib").glob("*/webkit*gtk-*/MiniBrowser"))[-1]
     return [str(newest), "--javascript-can-open-windows-automatically=true"]
 
@@ -194,7 +194,7 @@ COMMANDS = {"firefox": firefox, "webkit": webkit}
 
 @contextmanager
 def screen() -> Iterator[str]:
-    """Runs a virtual screen, and yields its name."""
+    """Runs a virtual screen, and yields the value for the variable DISPLAY."""
     reads, writes = os.pipe()
     server = subprocess.Popen(
         ["Xvfb", "-displayfd", str(writes), "-screen", "0", "1280x900x24", "-nolisten", "tcp"],

@@ -1,6 +1,6 @@
 """Tests the JavaScript client and its elements in Firefox and in WebKitGTK, without a driver.
 
-`make test-all` runs this for each of the two browsers that the machine has.
+`make test-all` runs these tests in each of the two browsers that the machine has.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tests.patience import wait_for
 
 pytestmark = pytest.mark.long
 
+# `void`: the script does not wait for the answers.
 PLAY = "void tally.increment('plays', arg)"
 BURST = "void Array.from({ length: 10 }, () => tally.increment('plays', arg))"
 
@@ -32,7 +33,7 @@ def browser(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def api(dev: Dev) -> Iterator[FaultyApi]:
-    """The API of `make dev`. Its requests fail while a test sets `failing`."""
+    """The API of `make dev`. Requests meet faults after a test has set `failing`."""
     made = FaultyApi(dev, seed=1)
     made.failing = False
     with made.server.running():
@@ -44,53 +45,53 @@ def video() -> str:
     return f"video-{secrets.token_hex(4)}"
 
 
-def settled(*tabs: Tab) -> bool:
-    return not any(tab.waiting() for tab in tabs)
+def no_change_waits(*tabs: Tab) -> bool:
+    return not any(tab.count_waiting() for tab in tabs)
 
 
 def play(tab: Tab, video: str) -> None:
     """Plays a video, and waits until no change of the tab waits."""
     tab.run(PLAY, video)
-    wait_for(lambda: settled(tab))
+    wait_for(lambda: no_change_waits(tab))
 
 
 def test_plays_are_sent_from_each_page_and_from_a_page_of_the_back_forward_cache(
     browser: Browser, api: FaultyApi, dev: Dev, video: str
 ) -> None:
-    tab = browser.tab(api=api.server.origin)
+    tab = browser.open_tab(api=api.server.origin)
     play(tab, video)
     tab.go(api=api.server.origin)
     play(tab, video)
     tab.back()
-    assert tab.run("kept") == [False, True]  # the browser shows the page that was left, from its cache
+    assert tab.run("kept") == [False, True]  # the second time, the page came from the cache
     play(tab, video)
     assert dev.plays(video) == 3
     tab.close()
 
 
-def test_a_page_that_is_left_in_the_task_of_a_play_delays_no_other_page(
+def test_a_page_that_is_left_in_the_same_script_as_its_play_delays_no_other_page(
     browser: Browser, api: FaultyApi, dev: Dev, video: str
 ) -> None:
-    tab = browser.tab(api=api.server.origin)
+    tab = browser.open_tab(api=api.server.origin)
     tab.run(
         "1", [video, tab.url(api=api.server.origin)], last="tally.increment('plays', arg[0]), location.assign(arg[1])"
     )
-    tab.ready()
+    tab.wait_until_loaded()
     play(tab, video)
     tab.back()
     play(tab, video)
-    assert dev.plays(video) == 3
+    assert dev.plays(video) == 3  # the play of the page that was left, too
     tab.close()
 
 
 def test_a_page_that_is_left_before_its_answers_delays_no_other_tab(
     browser: Browser, api: FaultyApi, dev: Dev, video: str
 ) -> None:
-    left, other = browser.tab(api=api.server.origin, endless="1"), browser.tab(api=api.server.origin)
+    left, other = browser.open_tab(api=api.server.origin, endless="1"), browser.open_tab(api=api.server.origin)
     gate = api.gate = threading.Event()
     left.run(PLAY, video)
     wait_for(lambda: dev.plays(video) == 1)
-    api.gate = None  # the other tab may send the play again
+    api.gate = None  # the other tab may send the play of `left`, too
     left.go()
     other.run(PLAY, video)
     wait_for(lambda: dev.plays(video) == 2)
@@ -98,7 +99,7 @@ def test_a_page_that_is_left_before_its_answers_delays_no_other_tab(
     left.run(PLAY, video)
     wait_for(lambda: dev.plays(video) == 3)
     gate.set()
-    wait_for(lambda: settled(other))
+    wait_for(lambda: no_change_waits(other))
     assert dev.plays(video) == 3
     assert left.run("errors") + other.run("errors") == []
     for tab in (left, other):
@@ -109,7 +110,10 @@ def test_a_dialog_that_asks_for_the_password_delays_no_play(
     browser: Browser, api: FaultyApi, dev: Dev, video: str
 ) -> None:
     ann = f"ann-{secrets.token_hex(4)}"
-    asking, other = browser.tab(api=api.server.origin, user=ann, asking="1"), browser.tab(api=api.server.origin)
+    asking, other = (
+        browser.open_tab(api=api.server.origin, user=ann, asking="1"),
+        browser.open_tab(api=api.server.origin),
+    )
     asking.run("void tally.like('hearts', arg)", video)
     for plays, tab in enumerate((asking, other), 1):
         tab.run(PLAY, video)
@@ -124,14 +128,14 @@ def test_through_faults_reloads_and_closed_tabs_each_play_counts_once(
     browser: Browser, api: FaultyApi, dev: Dev, video: str
 ) -> None:
     api.failing = True
-    open_tab, reloaded_tab = (browser.tab(api=api.server.origin, haste="1") for _ in range(2))
+    open_tab, reloaded_tab = (browser.open_tab(api=api.server.origin, haste="1") for _ in range(2))
     for _ in range(4):
-        closed_tab = browser.tab(api=api.server.origin, haste="1")
+        closed_tab = browser.open_tab(api=api.server.origin, haste="1")
         for tab in (open_tab, reloaded_tab, closed_tab):
             tab.run(BURST, video)
         reloaded_tab.reload()
         closed_tab.close()
-    wait_for(lambda: settled(open_tab, reloaded_tab))
+    wait_for(lambda: no_change_waits(open_tab, reloaded_tab))
     assert dev.plays(video) == 4 * 3 * 10
     assert open_tab.run("errors") + reloaded_tab.run("errors") == []
     for tab in (open_tab, reloaded_tab):
@@ -144,10 +148,10 @@ def test_the_last_like_of_two_tabs_wins_and_each_tab_gets_its_outcome(
     api.failing = True
     user = f"ann-{secrets.token_hex(4)}"
     token = dev.token(user)
-    one, other = (browser.tab(api=api.server.origin, user=user, token=token, haste="1") for _ in range(2))
-    for turn in range(7):
+    one, other = (browser.open_tab(api=api.server.origin, user=user, token=token, haste="1") for _ in range(2))
+    for turn in range(7):  # the last turn, 6, likes
         (one, other)[turn % 2].run("void tally.like('hearts', arg[0], arg[1])", [video, turn % 2 == 0])
-    wait_for(lambda: settled(one, other))
+    wait_for(lambda: no_change_waits(one, other))
     assert dev.number("hearts", video) == 1
     assert dev.call("GET", f"/counters/hearts/{video}/mine", token=token).body["present"]
     for tab in (one, other):
@@ -160,14 +164,14 @@ def test_clicks_while_the_server_is_down_count_when_the_server_is_up(
     browser: Browser, api: FaultyApi, dev: Dev, video: str
 ) -> None:
     user = f"ann-{secrets.token_hex(4)}"
-    tab = browser.tab(api=api.server.origin, user=user, token=dev.token(user), haste="1")
+    tab = browser.open_tab(api=api.server.origin, user=user, token=dev.token(user), haste="1")
     api.failing, api.faults = True, {"request lost": 1.0}
     tab.run(BURST, video)
     tab.run("1", video, last="tally.like('hearts', arg), location.reload()")
-    tab.ready()
-    assert tab.waiting() == 11
+    tab.wait_until_loaded()
+    assert tab.count_waiting() == 11  # ten plays and a like
     api.failing = False
-    wait_for(lambda: settled(tab))
+    wait_for(lambda: no_change_waits(tab))
     assert (dev.plays(video), dev.number("hearts", video)) == (10, 1)
     tab.close()
 
@@ -192,7 +196,7 @@ def test_a_sandboxed_frame_without_storage_and_locks_counts(
     browser: Browser, api: FaultyApi, dev: Dev, video: str
 ) -> None:
     api.failing = True
-    tab = browser.tab()
+    tab = browser.open_tab()
     message = tab.run(SANDBOX, [api.server.origin, video])
     assert message == {"storage": False, "states": ["counted"] * 10, "waiting": 0}
     assert dev.plays(video) == 10
@@ -220,18 +224,18 @@ ELEMENTS = """(async () => {
 
 def test_the_elements_count_a_playback_and_a_like_once(browser: Browser, api: FaultyApi, dev: Dev, video: str) -> None:
     user = f"ann-{secrets.token_hex(4)}"
-    tab = browser.tab(api=api.server.origin, user=user, token=dev.token(user))
+    tab = browser.open_tab(api=api.server.origin, user=user, token=dev.token(user))
     tab.run(ELEMENTS, {"api": api.server.origin, "video": video})
     tab.run("until(() => shows(like, '0') && shows(box.firstElementChild, '0'))")
     tab.run("player.play()")
     tab.run("until(() => player.currentTime > .5)")
-    tab.run("void (box.innerHTML = box.innerHTML)")
+    tab.run("void (box.innerHTML = box.innerHTML)")  # replaces the element during the playback
     tab.run("until(() => shows(box.firstElementChild, '1'))")
     tab.run("void (box.innerHTML = box.innerHTML)")
     tab.run("until(() => player.ended)")
     tab.run("void like.button.click()")
     tab.run("until(() => shows(like, '1') && like.button.getAttribute('aria-pressed') === 'true')")
-    wait_for(lambda: settled(tab))
+    wait_for(lambda: no_change_waits(tab))
     assert (dev.plays(video), dev.number("hearts", video)) == (1, 1)
     tab.run("player.play()")
     tab.run("until(() => shows(box.firstElementChild, '2'))")
@@ -260,11 +264,11 @@ def test_a_button_without_accounts_counts_each_browser_until_a_user_takes_over_t
 
     def click(tab: Tab) -> None:
         tab.run("void like.button.click()")
-        wait_for(lambda: settled(tab))
+        wait_for(lambda: no_change_waits(tab))
 
-    tab = browser.tab(**query)
+    tab = browser.open_tab(**query)
     with plain.running(request.node.callspec.params["browser"], tmp_path) as second:
-        other = second.tab(**query)
+        other = second.open_tab(**query)
         for one in (tab, other):
             one.run(BUTTON, [api.server.origin, video])
             shows(one, 0, liked=False)
@@ -287,6 +291,6 @@ def test_a_button_without_accounts_counts_each_browser_until_a_user_takes_over_t
         tab.run(BUTTON, [api.server.origin, video])
         tab.run("until(() => !Object.keys(localStorage).some((name) => name.endsWith(arg)))", video)
         shows(tab, 2, liked=True)
-        assert dev.hearts(video) == [None, user]
+        assert dev.hearts(video) == [None, user]  # None: the like of the other browser
         assert tab.run("errors") + other.run("errors") == []
     tab.close()

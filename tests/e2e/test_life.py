@@ -1,4 +1,4 @@
-"""Tests how `make dev` starts, fails, is killed and ends."""
+"""Tests how `make dev` starts, what it prints if it fails, and what remains after it is killed or stopped."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from tally.dev.base.engine import Engine
 from tally.dev.base.errors import LocalError
 from tally.dev.base.options import DevOptions
 from tally.dev.stack.prepared import prepare_stack
-from tests.e2e.dev import KEY, PLAYS_FUNCTION, ROOT, Answer, Dev, client, command, copy_app, running
+from tests.e2e.dev import KEY, PLAYS_FUNCTION, ROOT, Answer, Dev, client, command_line, copy_app, running
 from tests.patience import PATIENCE_S, wait_for
 
 Start = Callable[..., Dev]
 PAGE = "https://example.com/life"
-WAIT_FOR_DOUBLE_S = 1.5  # a double count would come with the next batch, a second later
+WAIT_FOR_DOUBLE_S = 1.5  # the rollup adds a visit that counts twice with its next batch, within a second
 
 
-def one_line(dev: Dev) -> str:
-    """Waits for an end with status 1, and returns the only line of output."""
-    assert dev.end() == 1
+def only_line(dev: Dev) -> str:
+    """Waits until `make dev` ends with status 1, and returns the only line of its output."""
+    assert dev.wait_for_end() == 1
     [line] = dev.text.splitlines()
     assert line.startswith("tally: ")
     return line
 
 
-def test_acknowledged_changes_survive_kill_9(start: Start) -> None:
+def test_answered_changes_survive_a_kill_of_make_dev(start: Start) -> None:
     first = start().wait_until_ready()
     token = first.token()
     assert first.call("PUT", "/posts/p", {"body": "hello"}, token=token).status == 201
@@ -49,7 +49,7 @@ def test_acknowledged_changes_survive_kill_9(start: Start) -> None:
     for number in range(10):
         first.visit(PAGE, f"{KEY}-{number}")  # most visits are not rolled up before the kill
     children = first.descendants()
-    assert [pid for pid in children if "zygote" in command(pid)], "functions run"
+    assert [pid for pid in children if "zygote" in command_line(pid)], "functions run"
     first.process.kill()
     first.process.wait()
     wait_for(lambda: not running(children))
@@ -58,14 +58,14 @@ def test_acknowledged_changes_survive_kill_9(start: Start) -> None:
     assert second.plays("v") == 20
     assert second.likes("p") == 1
     assert second.play("v", f"{KEY}-7").headers["idempotency-replayed"] == "true"
-    assert second.like("p", token) == 200  # the issuer's key survived, too
+    assert second.like("p", token) == 200  # the token is valid, because the issuer's key survived, too
     second.visit(PAGE, f"{KEY}-10")
     wait_for(lambda: second.visits(PAGE)[0] >= 11)
     time.sleep(WAIT_FOR_DOUBLE_S)
     assert second.visits(PAGE)[0] == 11
 
 
-def test_make_dev_runs_with_only_the_packages_of_make_setup(start: Start, tmp_path: Path) -> None:
+def test_make_dev_runs_with_only_the_packages_that_its_requirements_pin(start: Start, tmp_path: Path) -> None:
     """The server, the zygote and the functions import no package of the CDK or of the tests."""
     pins = set(re.findall(r"^([\w.-]+)==", (ROOT / "tally/dev/requirements.txt").read_text(), re.MULTILINE))
     names = {
@@ -74,6 +74,7 @@ def test_make_dev_runs_with_only_the_packages_of_make_setup(start: Start, tmp_pa
     }
     forbidden = sorted(module for module, distributions in names.items() if not distributions & pins)
     assert {"aws_cdk", "constructs", "jsii", "pytest"} < set(forbidden)
+    # An import of a module that is None in `sys.modules` fails.
     (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({forbidden}))\n")
     dev = start(PYTHONPATH=str(tmp_path)).wait_until_ready()
     assert dev.play("v", KEY).status == 200
@@ -85,7 +86,7 @@ def test_ctrl_c_stops_everything_without_a_traceback(start: Start) -> None:
     dev = start(TALLY_PAGE_HOSTS="example.com").wait_until_ready()
     assert dev.visit("https://elsewhere.com/", KEY).status == 403
     for number in range(30):
-        assert dev.visit(PAGE, f"{KEY}-{number}").status == 202  # the consumers work
+        assert dev.visit(PAGE, f"{KEY}-{number}").status == 202  # the consumers are at work when Ctrl-C comes
     children = dev.descendants()
     assert children
     assert dev.stop(signal.SIGINT) == 0
@@ -96,7 +97,7 @@ def test_ctrl_c_stops_everything_without_a_traceback(start: Start) -> None:
 
 
 def test_ctrl_c_stops_make_dev_while_it_starts(start: Start) -> None:
-    dev = start(warnings="ignore")  # an interrupted import does not close its file, which warns
+    dev = start(warnings="ignore")  # an interrupted import leaves a file open, and Python warns of that
     wait_for(dev.descendants, every_s=0.01)  # the engine has started
     children = dev.descendants()
     assert dev.stop(signal.SIGINT) == 0, dev.text
@@ -105,6 +106,7 @@ def test_ctrl_c_stops_make_dev_while_it_starts(start: Start) -> None:
     assert not running(children)
 
 
+# Sends Ctrl-C while the module is imported, and turns the handler's exception into another one.
 INTERRUPTS = """
 import os, signal, sys
 
@@ -134,11 +136,11 @@ sys.meta_path.insert(0, Interrupts())
 def test_ctrl_c_during_an_import_prints_one_line(
     module: ModuleType, line: str, interrupted: str, status: int, tmp_path: Path
 ) -> None:
-    """CPython 3.11 turned the handler's exception into a TypeError, in one of eight runs of all tests."""
+    """CPython 3.11 sometimes turns the exception of the handler into a TypeError, as INTERRUPTS does."""
     (tmp_path / "sitecustomize.py").write_text(INTERRUPTS)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "INTERRUPTED_MODULE": interrupted}
     command = [sys.executable, "-m", module.__name__, *line.split()]
-    folder = Path(str(module.__file__)).parents[2]  # the copy of a mutation, or the checkout
+    folder = Path(str(module.__file__)).parents[2]  # the checkout, or its copy with a mutation
     run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (run.returncode, run.stdout + run.stderr) == (status, "tally: stopped\n")
 
@@ -146,9 +148,9 @@ def test_ctrl_c_during_an_import_prints_one_line(
 def test_make_dev_ends_with_one_line_when_the_engine_dies(start: Start) -> None:
     dev = start().wait_until_ready()
     children = dev.descendants()
-    [engine] = [pid for pid in children if command(pid).startswith(("java ", str(ROOT / "node_modules")))]
+    [engine] = [pid for pid in children if command_line(pid).startswith(("java ", str(ROOT / "node_modules")))]
     os.kill(engine, signal.SIGKILL)
-    assert dev.end() == 1
+    assert dev.wait_for_end() == 1
     last = dev.text.splitlines()[-1]
     assert last.startswith("tally: the DynamoDB engine died")
     assert "(exit status -9" in last
@@ -162,8 +164,8 @@ def test_make_dev_runs_on_another_engine_and_its_streams(start: Start) -> None:
         dev = start(AWS_ENDPOINT_URL_DYNAMODB=engine.endpoint).wait_until_ready()
         assert dev.play("v", KEY).status == 200
         dev.visit(PAGE, KEY)
-        wait_for(lambda: dev.visits(PAGE)[0] == 1)
-        assert not [pid for pid in dev.descendants() if "dynoxide" in command(pid)]
+        wait_for(lambda: dev.visits(PAGE)[0] == 1)  # the rollup reads the streams
+        assert not [pid for pid in dev.descendants() if "dynoxide" in command_line(pid)]
         assert not (dev.data / "engine.db").exists()
         assert "streams cannot be read" not in dev.text
         engine.kill()
@@ -182,11 +184,11 @@ def test_a_killed_function_is_replaced(dev: Dev) -> None:
     def play(number: int) -> Answer:
         return dev.play(video, f"{KEY}-{number}")
 
-    def caller() -> None:
+    def play_until_over() -> None:
         while not over.is_set():
             answers.append(play(len(answers)))
 
-    thread = threading.Thread(target=caller)
+    thread = threading.Thread(target=play_until_over)
     thread.start()
     try:
         for _ in range(4):
@@ -199,7 +201,7 @@ def test_a_killed_function_is_replaced(dev: Dev) -> None:
         thread.join()
     assert {answer.status for answer in answers} <= {200, 500}
     assert {answer.raw for answer in answers if answer.status == 500} <= {b'{"message":"Internal Server Error"}'}
-    for number in range(len(answers)):  # a client retries: the call after a kill may get a 500, too
+    for number in range(len(answers)):  # repeats every play until it is answered with 200, as a client does
         wait_for(lambda number=number: play(number).status == 200)
     assert dev.plays(video) == len(answers)
 
@@ -217,13 +219,13 @@ def test_a_counter_that_is_declared_while_make_dev_runs_gets_its_routes(start: S
     assert dev.call("POST", "/counters/roses/g1/increments", {"amount": 2}, idempotency_key=KEY).status == 200
     assert dev.number("roses", "g1") == 2
 
-    # Once the counter's fingerprint is stored, another prefix is refused.
+    # Once the counter's fingerprint is stored, `make dev` refuses another prefix.
     store, fingerprint = client(dev.endpoint), {"PK": {"S": "FINGERPRINT"}, "SK": {"S": "roses"}}
     wait_for(lambda: "Item" in store.get_item(TableName="Tally-local-LedgerTable", Key=fingerprint), every_s=0.5)
     declared.write_text(text.replace('prefix="GARDEN"', 'prefix="PARK"'))
     wait_for(lambda: "prefix='GARDEN', which is 'PARK' now" in dev.text, every_s=0.5)
-    assert dev.number("roses", "g1") == 2, "the old code continues"
-    line = one_line(start("--data", str(dev.data), app=app)) if dev.stop() == 0 else ""
+    assert dev.number("roses", "g1") == 2, "`make dev` runs the last valid code"
+    line = only_line(start("--data", str(dev.data), app=app)) if dev.stop() == 0 else "did not stop"
     assert line.startswith(
         "tally: counter 'roses' has counted with prefix='GARDEN', which is 'PARK' now: take that back"
     )
@@ -262,19 +264,21 @@ def test_options_come_from_the_command_line_then_the_environment() -> None:
 
 def test_two_make_devs_cannot_share_a_data_folder(dev: Dev, start: Start, tmp_path: Path) -> None:
     (tmp_path / "data").symlink_to(dev.data)
-    line = one_line(start())
+    line = only_line(start())
     assert f"another `make dev` (process {dev.process.pid})" in line
     assert dev.plays("a") == 0
 
 
 @pytest.mark.parametrize(
-    ("path", "content", "says"),
+    ("path", "content", "message"),
     [("data", "", "is not writable"), ("data/engine.db", "this is not a database" * 100, "engine")],
 )
-def test_a_broken_data_folder_is_an_error_and_is_unchanged(tmp_path: Path, path: str, content: str, says: str) -> None:
+def test_make_dev_refuses_a_broken_data_folder_and_leaves_it_unchanged(
+    tmp_path: Path, path: str, content: str, message: str
+) -> None:
     (tmp_path / path).parent.mkdir(exist_ok=True)
     (tmp_path / path).write_text(content)
-    with pytest.raises(LocalError, match=says), prepare_stack(DevOptions(ROOT, 0, tmp_path / "data", None, "*")):
+    with pytest.raises(LocalError, match=message), prepare_stack(DevOptions(ROOT, 0, tmp_path / "data", None, "*")):
         pass
     assert (tmp_path / path).read_text().startswith(content)
 
@@ -288,7 +292,7 @@ def test_a_taken_port_is_an_error(tmp_path: Path) -> None:
             pass
 
 
-def test_an_engine_without_an_address_is_an_error() -> None:
+def test_an_engine_must_have_a_url() -> None:
     for name in ("AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL_DYNAMODB_STREAMS"):
         for wrong in ("localhost:8000", "http://", "http://localhost:many", "http://[::1"):
             with pytest.raises(LocalError, match=rf"{name} is .*: it must be an address"):
@@ -300,5 +304,5 @@ def test_an_engine_without_an_address_is_an_error() -> None:
 def test_a_silent_engine_and_a_wrong_option_print_one_line(start: Start) -> None:
     silent = start(AWS_ENDPOINT_URL_DYNAMODB="http://127.0.0.1:1")
     wrong = start(name="other", TALLY_LIKERS_VISIBLE="all")
-    assert one_line(silent).startswith("tally: no usable DynamoDB engine at http://127.0.0.1:1: ")
-    assert one_line(wrong) == "tally: TALLY_LIKERS_VISIBLE is 'all': it must be one of anyone, signedIn, nobody"
+    assert only_line(silent).startswith("tally: no usable DynamoDB engine at http://127.0.0.1:1: ")
+    assert only_line(wrong) == "tally: TALLY_LIKERS_VISIBLE is 'all': it must be one of anyone, signedIn, nobody"

@@ -1,6 +1,6 @@
 """Tests a budget over HTTP. 60 callers hold, change, commit and release at once, while the budget's limit changes,
-answers get lost, and workers are killed. `value`, `left` and `limit` always agree, and each threshold crossing is one
-event. A step is a hold that is placed, refused, committed or released.
+answers get lost, and workers are killed. `value` and `left` always add up to `limit`, and each threshold crossing is
+one event. A step is a hold that is placed, refused, committed or released. The limit changes after some of the steps.
 
     ROUNDS=10 pytest tests/e2e/test_budget.py       runs ten rounds of about 170 operations
 """
@@ -32,11 +32,11 @@ BUDGET = """Counter(
 TEAM = "/counters/budget/acme"
 HOLDS = 60
 ROUNDS = int(os.environ.get("ROUNDS", "1"))
-LOST_SHARE = 1 / 6  # of the answers never reach the caller
-READ_WAYS = ("one", "many", "refused hold")
-"""The ways to read used, left and limit: one tally, many tallies, or a hold that is too large."""
+LOST_SHARE = 1 / 6  # the share of the answers that never reach the caller
+READ_REQUESTS = ("one tally", "many tallies", "too large hold")
+"""The requests whose answers have what is used, what is left, and the limit."""
 LIMIT_BY_STEP = {35: 1_300, 75: 400}
-"""The limits, by the number of steps after which each is set. The second limit is below what is used then."""
+"""The limits, by the number of steps after which each is set. The second limit is below what is used when it is set."""
 KILL_STEPS = (10, 30, 50, 70, 90)
 """The numbers of steps after which workers are killed."""
 RETRIED_STATUSES = {429, 500, 503}
@@ -49,20 +49,18 @@ class Bounds:
     amount is the old or the new amount."""
 
     spans: dict[Any, list[tuple[float, int, int]]] = field(default_factory=dict)
-    """By the amount's name: from when the amount is between which two values."""
+    """By the amount's name: [(start, least, most)]. A start is monotonic. A span ends when the next span starts."""
 
     def note(self, name: Any, *amounts: int) -> None:
-        """Notes that the amount is one of these from now on."""
+        """Notes that from now on the named amount is one of `amounts`."""
         self.spans.setdefault(name, [(0.0, 0, 0)]).append((time.monotonic(), min(amounts), max(amounts)))
 
     def sum(self, from_s: float, to_s: float) -> tuple[int, int]:
         """Returns the least and the largest sum of the amounts in this time."""
         least = most = 0
-        for spans in map(list, list(self.spans.values())):  # other threads add spans
-            not_over = [
-                span for place, span in enumerate(spans) if place + 1 == len(spans) or spans[place + 1][0] >= from_s
-            ]
-            inside = [span for span in not_over if span[0] <= to_s]
+        for spans in map(list, list(self.spans.values())):  # copies, because other threads add spans
+            ends = [*(start_s for start_s, _, _ in spans[1:]), to_s]
+            inside = [span for span, end_s in zip(spans, ends, strict=True) if span[0] <= to_s and end_s >= from_s]
             least += min(low for _, low, _ in inside)
             most += max(high for _, _, high in inside)
         return least, most
@@ -75,24 +73,25 @@ class Team:
     dev: Dev
     token: str
     used: Bounds = field(default_factory=Bounds)
+    """What each hold or subtraction adds to what is used, by the number of the hold or the key of the subtraction."""
     limit: Bounds = field(default_factory=Bounds)
     answers: list[int] = field(default_factory=list)
-    """The statuses of all answers, with the answers that the caller did not get."""
+    """The statuses of all answers, including the answers that never reached the caller."""
     steps: list[int] = field(default_factory=list)
-    """The number of the hold of each step."""
+    """The number of the hold that each step is about."""
     late_holds: list[int] = field(default_factory=list)
-    """The refused holds with an earlier attempt that got no answer. Tally may still apply that attempt."""
+    """The numbers of refused holds whose earlier attempt got no answer. Tally may still apply the earlier attempt."""
     late_commits: dict[int, int] = field(default_factory=dict)
-    """By hold: the amount that such an attempt to commit may still keep."""
+    """By the number of a hold: the amount that an unanswered attempt to commit the hold may still commit."""
     late_changes: dict[int, int] = field(default_factory=dict)
-    """By hold: the amount that such an attempt to change the hold may still give it."""
+    """By the number of a hold: the amount to which an unanswered attempt may still change the hold."""
     chance: random.Random = field(default_factory=random.Random)
     answers_lost: int = 0
 
     def send(self, method: str, path: str, body: object = None, key: str | None = None) -> tuple[Answer, bool]:
-        """Sends a request until it is answered. Returns the answer, and whether an earlier attempt had no answer."""
+        """Repeats a request until an answer comes. Returns it, and whether an earlier attempt may still be applied."""
         key_header = {} if key is None else {"idempotency_key": key}
-        failed, until_s = False, time.monotonic() + PATIENCE_S
+        is_ambiguous, until_s = False, time.monotonic() + PATIENCE_S
         while True:
             answer = self.dev.call(
                 method, path if path.startswith("/tallies") else TEAM + path, body, token=self.token, **key_header
@@ -100,22 +99,22 @@ class Team:
             self.answers.append(answer.status)
             lost = self.chance.random() < LOST_SHARE
             if answer.status not in RETRIED_STATUSES and not lost:
-                return answer, failed
+                return answer, is_ambiguous
             self.answers_lost += lost
-            failed |= lost or answer.status == 500
+            is_ambiguous |= lost or answer.status == 500
             assert time.monotonic() < until_s, answer
             time.sleep(0.05)
 
     def place_hold(self, number: int, amount: int) -> str | None:
-        """Returns the id of the hold; None if the limit refuses it."""
+        """Places a hold. Returns its id; None if the limit refuses the hold."""
         self.used.note(number, 0, amount)
-        answer, failed = self.send("POST", "/holds", {"amount": amount, "ttl_s": 3600}, f"hold-{number}")
+        answer, is_ambiguous = self.send("POST", "/holds", {"amount": amount, "ttl_s": 3600}, f"hold-{number}")
         self.steps.append(number)
         if answer.status == 201:
             self.used.note(number, amount)
             return str(answer.body["hold"])
         assert (answer.status, answer.body["left"] < amount) == (409, True), answer
-        if failed:
+        if is_ambiguous:
             self.late_holds.append(number)
         else:
             self.used.note(number, 0)
@@ -125,27 +124,29 @@ class Team:
         """Changes the amount and the time of a hold. Returns the hold's amount: the old amount if the limit refuses."""
         self.used.note(number, held, amount)
         body = {"amount": amount, "ttl_s": 7200}
-        answer, failed = self.send("PATCH", f"/holds/{hold}", body, f"change-{number}")
+        answer, is_ambiguous = self.send("PATCH", f"/holds/{hold}", body, f"change-{number}")
         if answer.status == 200:
             assert answer.body["amount"] == amount
             self.used.note(number, amount)
             return amount
         assert (answer.status, answer.body["left"] < amount - held) == (409, True), answer
-        self.late_changes |= {number: amount} if failed else {}
+        self.late_changes |= {number: amount} if is_ambiguous else {}
         self.used.note(number, held, self.late_changes.get(number, held))
         return held
 
-    def settle(self, number: int, hold: str, held: int, kept: int | None, *, release: bool = False) -> bool:
-        """Commits or releases a hold. Returns whether the limit allowed that. `kept`: what to commit; None: `held`."""
-        end = 0 if release else held if kept is None else kept
+    def settle(self, number: int, hold: str, held: int, committed: int | None, *, release: bool = False) -> bool:
+        """Commits or releases a hold. Returns whether the limit allowed that. `held`: the amount of the hold.
+        `committed`: the amount to commit; None: `held`."""
+        used_after = 0 if release else held if committed is None else committed
         changed = self.late_changes.get(number, held)
-        self.used.note(number, held, end, changed, self.late_commits.get(number, held))
+        self.used.note(number, held, used_after, changed, self.late_commits.get(number, held))
         path = f"/holds/{hold}" if release else f"/holds/{hold}/commit"
-        answer, failed = self.send("DELETE" if release else "POST", path, None if kept is None else {"amount": kept})
+        body = None if committed is None else {"amount": committed}
+        answer, is_ambiguous = self.send("DELETE" if release else "POST", path, body)
         self.steps.append(number)
         if answer.status == 409:
-            assert answer.body["left"] < end - min(held, changed), answer
-            self.late_commits |= {number: end} if failed else {}
+            assert answer.body["left"] < used_after - min(held, changed), answer
+            self.late_commits |= {number: used_after} if is_ambiguous else {}
             self.used.note(number, held, changed, self.late_commits.get(number, held))
             return False
         assert answer.status == 200, answer
@@ -165,15 +166,15 @@ class Team:
         assert (answer.status, answer.body["limit"]) == (200, limit)
         self.limit.note("override", limit)
 
-    def read(self, way: str) -> tuple[float, int, int]:
-        """Reads in one of READ_WAYS, and asserts that used and left add up to the limit. Returns the time when the
-        read began, what is used, and the limit."""
+    def read(self, request: str) -> tuple[float, int, int]:
+        """Sends one of READ_REQUESTS, and asserts that used and left add up to the limit. Returns when the read began
+        (monotonic), what is used, and the limit."""
         from_s = time.monotonic()
-        if way == "refused hold":
+        if request == "too large hold":
             answer, _ = self.send("POST", "/holds", {"amount": AMOUNT_MAX, "ttl_s": 60}, f"too-large-{from_s}")
             assert answer.status == 409
             tally = answer.body | {"value": answer.body["limit"] - answer.body["left"]}
-        elif way == "many":
+        elif request == "many tallies":
             answer, _ = self.send("GET", "/tallies/any?of=budget:acme")
             [tally] = answer.body["tallies"]
         else:
@@ -181,10 +182,10 @@ class Team:
             tally = answer.body
         to_s = time.monotonic()
         used, limit = tally["value"], tally["limit"]
-        assert tally["left"] == limit - used, (way, tally)
+        assert tally["left"] == limit - used, (request, tally)
         for amount, bounds in ((used, self.used), (limit, self.limit)):
             least, most = bounds.sum(from_s, to_s)
-            assert least <= amount <= most, (way, used, limit)
+            assert least <= amount <= most, (request, used, limit)
         return from_s, used, limit
 
 
@@ -200,8 +201,8 @@ def team(start: Callable[..., Dev], tmp_path: Path) -> Team:
 
 
 class Job(NamedTuple):
-    """One hold, the amount that it is changed to, the amount that is used, and how it ends. `begins_after` and
-    `ends_after` are numbers of reads."""
+    """One hold: the amount that is held first, after a change, and used; and how the hold ends. `begins_after` and
+    `ends_after`: after how many reads of the tally the caller places and ends the hold."""
 
     number: int
     held: int
@@ -213,9 +214,10 @@ class Job(NamedTuple):
 
 
 def jobs(chance: random.Random, first: int, reads: int) -> list[Job]:
-    """Returns the jobs of a round, numbered from `first`. `reads`: how often the tally was read before the round."""
+    """Returns the jobs of a round. `first`: the number of the first job. `reads`: how many reads precede the round."""
     ends = ["other amount"] * 30 + ["held amount"] * 14 + ["released"] * 8 + ["open"] * 8
     chance.shuffle(ends)
+    # 40 callers place their holds at once.
     begins = [0] * 40 + [chance.randint(1, 20) for _ in ends[40:]]
     return [
         Job(
@@ -231,8 +233,8 @@ def jobs(chance: random.Random, first: int, reads: int) -> list[Job]:
     ]
 
 
-def run(team: Team, job: Job, has_read: Callable[[int], object]) -> str | None:
-    """Runs a job. `has_read`: whether the tally was read so many times. Returns the hold if it stays open."""
+def run_job(team: Team, job: Job, has_read: Callable[[int], object]) -> str | None:
+    """Runs a job. `has_read(n)`: whether the tally was read n times. Returns the id of a hold that stays open."""
     number, held, changed, used, end, *_ = job
     wait_for(lambda: has_read(job.begins_after))
     hold = team.place_hold(number, held)
@@ -255,23 +257,23 @@ class Rounds:
 
     team: Team
     chance: random.Random
-    over: threading.Event = field(default_factory=threading.Event)
+    all_over: threading.Event = field(default_factory=threading.Event)
     callers_ended: threading.Event = field(default_factory=threading.Event)
-    """Set when the callers of a round have ended, so no more steps come."""
+    """Set after the callers of a round have ended, so that nobody waits for more steps."""
     reads: list[tuple[float, int, int]] = field(default_factory=list)
-    killed: int = 0
+    workers_killed: int = 0
     lowered_s: float = 0.0
-    """When the limit was lowered for the last time."""
+    """When the limit was last lowered (monotonic)."""
 
     def read(self) -> None:
-        while not self.over.is_set():
-            self.reads.append(self.team.read(READ_WAYS[len(self.reads) % len(READ_WAYS)]))
+        while not self.all_over.is_set():
+            self.reads.append(self.team.read(READ_REQUESTS[len(self.reads) % len(READ_REQUESTS)]))
 
     def has_reached(self, step: int) -> bool:
         return len(self.team.steps) >= step or self.callers_ended.is_set()
 
     def change_limits(self, first: int) -> None:
-        """Sets the LIMIT_BY_STEP in a round. `first`: the number of steps before the round."""
+        """Sets the limits of LIMIT_BY_STEP in a round. `first`: the number of steps before the round."""
         previous = LOWERED_LIMIT if first else 1_000
         for after, limit in LIMIT_BY_STEP.items():
             wait_for(lambda after=after: self.has_reached(first + after))  # type: ignore[misc]
@@ -286,10 +288,11 @@ class Rounds:
                 for pid in self.team.dev.workers(function):
                     with suppress(ProcessLookupError):  # the worker has ended
                         os.kill(pid, signal.SIGKILL)
-                        self.killed += 1
+                        self.workers_killed += 1
 
     def round(self, number: int, reading: Future[None]) -> int:
-        """Runs the jobs of a round, and releases the holds that stay open. Returns what is used."""
+        """Runs the jobs of a round, and releases the holds that stay open. Returns what is used after that. `reading`:
+        the thread that reads. After it has failed, no job waits for reads."""
         team, first = self.team, len(self.team.steps)
         round_jobs = jobs(self.chance, number * HOLDS, len(self.reads))
         self.callers_ended.clear()
@@ -298,14 +301,14 @@ class Rounds:
             try:
                 holds = list(
                     callers.map(
-                        lambda job: run(team, job, lambda n: len(self.reads) >= n or reading.done()), round_jobs
+                        lambda job: run_job(team, job, lambda n: len(self.reads) >= n or reading.done()), round_jobs
                     )
                 )
             finally:
                 self.callers_ended.set()
             for future in disturbing:
                 future.result()
-        for late in team.late_holds:  # the repeated request tells whether the hold exists
+        for late in team.late_holds:  # the answer to a repeated request says whether the hold exists
             holds[late - number * HOLDS] = team.place_hold(late, round_jobs[late - number * HOLDS].held)
         team.late_holds.clear()
         used = self.settled_value()
@@ -313,15 +316,15 @@ class Rounds:
         for job, hold in open_holds.items():
             team.settle(job.number, hold, job.held, None, release=True)
         spent = self.settled_value()
-        assert used - spent == sum(job.held for job in open_holds), "the open holds are the rest of what is used"
+        assert used - spent == sum(job.held for job in open_holds), "the released holds account for the difference"
         return spent
 
     def settled_value(self) -> int:
-        """Returns what is used while no request is open. Asserts that each way to read returns the same."""
+        """Returns what is used while no request is open. Asserts that each of READ_REQUESTS returns the same."""
         least, most = self.team.used.sum(time.monotonic(), time.monotonic())
         assert least == most, "the outcome of every hold is known"
-        for way in READ_WAYS:
-            assert self.team.read(way)[1:] == (least, LOWERED_LIMIT)
+        for request in READ_REQUESTS:
+            assert self.team.read(request)[1:] == (least, LOWERED_LIMIT)
         return least
 
 
@@ -338,16 +341,17 @@ def test_used_and_left_add_up_to_the_limit_at_every_moment(team: Team, seed: int
                 if number + 1 < ROUNDS:
                     team.subtract(f"subtract-{number}", used)
         finally:
-            rounds.over.set()
+            rounds.all_over.set()
         reading.result()
     failed, refused, reads = team.answers.count(500), team.answers.count(409), rounds.reads
     print(
-        f"seed {seed}: {len(team.answers)} requests, {rounds.killed} workers killed, {failed} calls failed,"
+        f"seed {seed}: {len(team.answers)} requests, {rounds.workers_killed} workers killed, {failed} calls failed,"
         f" {team.answers_lost} answers lost, {refused} refused, {len(reads)} reads"
     )
-    assert rounds.killed
+    assert rounds.workers_killed
     assert team.answers_lost
     assert max(used for _, used, _ in reads) <= max(LIMIT_BY_STEP.values())
+    # What is used may be above a lowered limit, but it does not grow there.
     after = [used for from_s, used, _ in reads if from_s >= rounds.lowered_s]
     assert all(later <= max(earlier, LOWERED_LIMIT) for earlier, later in pairwise(after))
     assert_no_drift(team)
@@ -378,7 +382,7 @@ def assert_crossings(team: Team, used: int) -> None:
     on_bus = {entry["detail"]["event"] for entry in team.dev.call("GET", "/dev/events").body["events"]}
     assert on_bus == {event["event"] for event in events}
     assert len(on_bus) == len(events) < 100
-    by_threshold: dict[Any, list[dict[str, Any]]] = {500: [], 80: [], 100: []}
+    by_threshold: dict[Any, list[dict[str, Any]]] = {500: [], 80: [], 100: []}  # an amount, and two percentages
     for event in sorted(events, key=lambda event: str(event["sequence"])):
         by_threshold[event.get("percent", event["threshold"])].append(event)
     print("events:", {threshold: len(crossings) for threshold, crossings in by_threshold.items()})

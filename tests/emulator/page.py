@@ -1,8 +1,8 @@
-"""Reads a page as a session: its commands, the output that each must print, and the commands that only AWS can answer.
+"""Reads the sessions of a page: the commands, their output, and which commands only AWS can answer.
 
 Commands are in `console` blocks, as in README.md: a line `$ command`, lines `> more` that continue it, and its output.
-A line `…` matches any lines, and `…` in a line matches any characters. The output has the answers that a person types,
-too. A paragraph in italics before a block says why the block is not run: *Only AWS: …*
+A line `…` matches any lines, and `…` in a line matches any characters. The answers that a person types are in the
+output, too. A paragraph in italics before a block says why the block is not run: *Only AWS: …*
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import NamedTuple
 ANY = "…"
 QUESTION = r"(?:\[y/N\]|to delete it:)"
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
-_BLOCK = re.compile(r"^(?:\*(?P<mark>[^*]+)\*\n\n)?```(?P<kind>.*)\n(?P<body>(?:.*\n)*?)```$", re.MULTILINE)
-_ONLY_AWS, _BROKEN = "Only AWS: ", "Rehearsed with a fault: "
+_BLOCK = re.compile(r"^(?:\*(?P<note>[^*]+)\*\n\n)?```(?P<language>.*)\n(?P<body>(?:.*\n)*?)```$", re.MULTILINE)
+_ONLY_AWS, _WITH_FAULT = "Only AWS: ", "Rehearsed with a fault: "
 
 
 class Step(NamedTuple):
@@ -38,7 +38,7 @@ class Step(NamedTuple):
 
     @property
     def answers(self) -> list[str]:
-        """Returns what the person types after each question."""
+        """Returns what the person types after each question, in order."""
         return re.findall(rf"{QUESTION} (.*)$", self.expected, re.MULTILINE)
 
 
@@ -49,19 +49,19 @@ def read_steps(page: Path) -> list[Step]:
 
 
 def _steps(text: str, block: re.Match[str]) -> Iterator[Step]:
-    assert block["kind"] == "console", (
-        f"the block is {block['kind']}, not console, so it cannot be run: {block['body']}"
-    )
+    assert block["language"] == "console", f"this block is {block['language']}, not console: {block['body']}"
     section = _HEADING.findall(text[: block.start()])[-1]
-    mark = " ".join((block["mark"] or "").split())
-    only_aws = mark.removeprefix(_ONLY_AWS) if mark.startswith(_ONLY_AWS) else ""
+    note = " ".join((block["note"] or "").split())
+    only_aws = note.removeprefix(_ONLY_AWS) if note.startswith(_ONLY_AWS) else ""
     for part in re.split(r"^\$ ", block["body"], flags=re.MULTILINE)[1:]:
         first, *lines = part.splitlines()
         continuation_lines = 0
         while continuation_lines < len(lines) and lines[continuation_lines].startswith("> "):
             continuation_lines += 1
         command = "\n".join([first, *(line.removeprefix("> ") for line in lines[:continuation_lines])])
-        yield Step(section, command, "\n".join(lines[continuation_lines:]).strip(), only_aws, mark.startswith(_BROKEN))
+        yield Step(
+            section, command, "\n".join(lines[continuation_lines:]).strip(), only_aws, note.startswith(_WITH_FAULT)
+        )
 
 
 def missing_lines(printed: str, expected: str) -> str:
@@ -71,16 +71,16 @@ def missing_lines(printed: str, expected: str) -> str:
     for number, part in enumerate(parts):
         last = len(lines) - len(part)
         is_first, is_last = number == 0, number == len(parts) - 1
-        places = range(max(start, last) if is_last else start, (0 if is_first else last) + 1)
-        place = next((place for place in places if _match(lines[place : place + len(part)], part)), None)
-        if place is None:
+        indexes = range(max(start, last) if is_last else start, (0 if is_first else last) + 1)
+        index = next((index for index in indexes if _match(lines[index : index + len(part)], part)), None)
+        if index is None:
             return "\n".join(part) or "nothing"
-        start = place + len(part)
+        start = index + len(part)
     return ""
 
 
 def _parts(expected: str) -> list[str]:
-    """Returns the parts between the lines `…`."""
+    """Splits the expected output at the lines `…`."""
     return re.split(rf"^ *{ANY}(?:\n|\Z)", expected, flags=re.MULTILINE)
 
 

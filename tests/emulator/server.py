@@ -1,4 +1,4 @@
-"""Runs MiniStack, an emulator of AWS, as a process, in its own virtual environment, on a free port."""
+"""Runs MiniStack, an emulator of AWS, in a process with a virtual environment of its own."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Emulator:
                 time.sleep(0.05)
 
     def stop(self) -> None:
-        """End the emulator and its functions."""
+        """Ends the emulator and the functions that it runs."""
         self.process.terminate()
         try:
             self.process.wait(20)
@@ -73,9 +73,8 @@ class Emulator:
             self.process.wait()
 
     def client(self, service: str) -> Any:
-        """Returns a boto3 client, which repeats a Lambda invocation that gets no answer.
+        """Returns a boto3 client, which retries if no answer comes, as Lambda's event source mappings do.
 
-        The tests deliver stream records with the client in place of Lambda's event source mappings, which do the same.
         The client also retries after a 502 or 503, which the emulator answers on a busy machine.
         """
         timeout_s = PATIENCE_S / 12 if service == "lambda" else PATIENCE_S  # for each of 12 attempts
@@ -93,7 +92,7 @@ class Emulator:
         )
 
     def environment(self, home: Path) -> dict[str, str]:
-        """Returns the environment of commands that use the emulator, not AWS. `home`: a folder for their files."""
+        """Returns the environment of commands that use the emulator, not AWS. `home`: the folder HOME."""
         return {
             **os.environ,
             "AWS_ENDPOINT_URL": self.url,

@@ -29,14 +29,14 @@ from tests.infra.conftest import context_of_cdk_json
 from tests.patience import PATIENCE_S
 
 Json = dict[str, Any]
-MINUTE_S = 3  # the length of a minute of the ledger, as in `make dev`, so that no test waits for minutes
+MINUTE_S = 3  # the length of a minute of the ledger, as in `make dev`, so that no test waits for a real minute
 TEMPLATE = "Tally.template.json"
 UNSUPPORTED_TYPES = ("AWS::CodeDeploy::", "AWS::Backup::BackupSelection")
-SILENT_METRIC = {"Namespace": "Tally", "MetricName": "Silent", "Statistic": "Sum", "Period": 60}
+NEVER_WRITTEN_METRIC = {"Namespace": "Tally", "MetricName": "Silent", "Statistic": "Sum", "Period": 60}
 
 
 def synthesize(out: Path, counters: Path = app.LAMBDAS / "counters.py", **options: str) -> Path:
-    """Synthesize the app with the bundled code, without the rules, which other tests check."""
+    """Synthesizes the app into `out`, with the bundled code, and without cdk-nag, which other tests run."""
     cdk = App(context={**context_of_cdk_json(), **options}, outdir=str(out), analytics_reporting=False)
     declarations = Declarations.load(counters)
     parsed = Options.from_context(cdk.node.get_all_context())
@@ -50,19 +50,19 @@ def without_unsupported(template: Json) -> Json:
     """Returns the template without the features that the emulator lacks.
 
     Without CodeDeploy, new code gets all calls at once. AWS Backup selects no tables. In place of an expression, an
-    alarm reads a metric that nobody writes. The issuer is spelled out, and there is no SnapStart. Mappings deliver
-    nothing, because streams.py delivers in their place. A minute of the ledger is short.
+    alarm reads a metric that nobody writes. The issuer is made of the pool's id, and there is no SnapStart.
+    Mappings deliver nothing, because streams.py delivers in their place. A minute of the ledger has MINUTE_S.
     """
     resources = {
         name: resource
         for name, resource in template["Resources"].items()
         if not resource["Type"].startswith(UNSUPPORTED_TYPES)
     }
-    supported = {**template, "Resources": json.loads(json.dumps(resources), object_hook=_spell_out_issuer)}
+    supported = {**template, "Resources": json.loads(json.dumps(resources), object_hook=_make_issuer_of_pool_id)}
     for resource in supported["Resources"].values():
         resource.get("UpdatePolicy", {}).pop("CodeDeployLambdaAliasUpdate", None)
         if resource["Type"] == "AWS::CloudWatch::Alarm" and resource["Properties"].pop("Metrics", None):
-            resource["Properties"] |= SILENT_METRIC
+            resource["Properties"] |= NEVER_WRITTEN_METRIC
         if resource["Type"] == "AWS::Lambda::EventSourceMapping":
             resource["Properties"]["Enabled"] = False
         if resource["Type"] == "AWS::Lambda::Function":
@@ -71,7 +71,7 @@ def without_unsupported(template: Json) -> Json:
     return supported
 
 
-def _spell_out_issuer(node: Json) -> Json:
+def _make_issuer_of_pool_id(node: Json) -> Json:
     match node:
         case {"Fn::GetAtt": [pool, "ProviderURL"]}:
             region, suffix = {"Ref": "AWS::Region"}, {"Ref": "AWS::URLSuffix"}
@@ -80,7 +80,7 @@ def _spell_out_issuer(node: Json) -> Json:
 
 
 def rewritten_copy(assembly: Path, change: Callable[[Json], Json]) -> Path:
-    """Returns a copy of the assembly with a changed template. The copy is beside the assembly."""
+    """Makes a copy of the assembly beside the assembly, with a changed template. Returns the copy."""
     copy = assembly.with_name(f"{assembly.name}-{change.__name__}")
     shutil.copytree(assembly, copy, dirs_exist_ok=True)
     rewrite_template(copy, change)
@@ -88,7 +88,7 @@ def rewritten_copy(assembly: Path, change: Callable[[Json], Json]) -> Path:
 
 
 def rewrite_template(assembly: Path, change: Callable[[Json], Json], id: str = "Tally") -> None:
-    """Change the template of the stack `id` of an assembly.
+    """Changes the template of the stack `id` in an assembly.
 
     `cdk deploy` uploads each template once, under its hash, so a changed template needs another hash.
     """
@@ -105,14 +105,14 @@ def rewrite_template(assembly: Path, change: Callable[[Json], Json], id: str = "
 
 @dataclass(frozen=True)
 class Answer:
-    """An HTTP answer."""
+    """An HTTP answer. `body`: the JSON that the answer has."""
 
     status: int
     body: Any
 
 
 class Stack:
-    """The stack that the assemblies in `folder` describe, in one emulator."""
+    """A deployed stack in an emulator. `home`: the folder for files of `cdk`. `name`: by default `Tally-<stage>`."""
 
     def __init__(self, emulator: Emulator, home: Path, stage: str = "dev", name: str = "") -> None:
         self.emulator, self.home, self.name = emulator, home, name or f"Tally-{stage}"
@@ -120,28 +120,28 @@ class Stack:
         self.client = emulator.client
 
     def bootstrap(self) -> None:
-        """Run `cdk bootstrap`, which an account needs once."""
+        """Runs `cdk bootstrap`, which an account needs once."""
         self.cdk("bootstrap", f"aws://{ACCOUNT}/{REGION}")
 
     def deploy(
         self, assembly: Path, change: Callable[[Json], Json] = without_unsupported, *, adopting: bool = False
     ) -> subprocess.CompletedProcess[str]:
-        """Run `cdk deploy` with an assembly whose template `change` has changed. Returns the command's result.
+        """Runs `cdk deploy` with an assembly whose template `change` has changed. Returns the command's result.
 
         `adopting`: import existing resources, which needs a change set.
         """
-        vars(self).pop("outputs", None)
+        vars(self).pop("outputs", None)  # the next access reads the new outputs
         changed = rewritten_copy(assembly, change)
         method = "--import-existing-resources" if adopting else "--method=direct"
         options = (method, "--require-approval=never", "--progress=bar")
         return self.cdk("deploy", *options, "--app", str(changed), check=False)
 
     def destroy(self, *options: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run `make destroy` without its question."""
+        """Runs `make destroy` without the question of `make destroy`."""
         return self.make("destroy", check=check, ARGS=" ".join(["--yes", *options]))
 
     def make(self, target: str, *, check: bool = True, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run `make` against the emulator, without the ARGS of a `make` that runs the tests."""
+        """Runs `make` against the emulator, without variables of the `make` that runs the tests, such as ARGS."""
         environment = {name: value for name, value in self.environment.items() if not name.startswith("MAKE")}
         process = subprocess.run(
             ["make", "--no-print-directory", target], cwd=ROOT, env={**environment, **variables},
@@ -151,7 +151,7 @@ class Stack:
         return process
 
     def cdk(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run the pinned `cdk` against the emulator."""
+        """Runs the `cdk` of this checkout against the emulator."""
         command = [str(ROOT / "node_modules" / ".bin" / "cdk"), *arguments, "--no-notices"]
         process = subprocess.run(
             command, cwd=self.home, env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S
@@ -205,7 +205,7 @@ class Stack:
         return arn
 
     def invoke(self, alias: str, event: Json) -> Json:
-        """Invoke a function directly, and return its answer. Fails if the function fails."""
+        """Invokes a function directly, and returns the answer. Fails if the function fails."""
         answer = self.client("lambda").invoke(FunctionName=alias, Payload=json.dumps(event))
         payload: Json = json.loads(answer["Payload"].read())
         assert "FunctionError" not in answer, payload
@@ -218,7 +218,7 @@ class Stack:
         return f"{self.emulator.url}/_aws/execute-api/{api}/$default"
 
     def call(self, method: str, path: str, body: object = None, token: str = "", **headers: str) -> Answer:
-        """Send one HTTP request. Keywords are headers, with `_` in place of `-`."""
+        """Sends one HTTP request. Keywords are headers, with `_` in place of `-`."""
         header_fields = {name.replace("_", "-"): value for name, value in headers.items()}
         if token:
             header_fields["Authorization"] = f"Bearer {token}"
@@ -228,7 +228,7 @@ class Stack:
         return _answer(urllib.request.Request(self.url + path, content, header_fields, method=method))
 
     def user_token(self, email: str = "ann@example.com", password: str = "Correct-horse-7-battery") -> str:
-        """Add a user, and return the user's token."""
+        """Adds a user, and returns an access token of the user."""
         cognito, pool = self.client("cognito-idp"), self.outputs["UserPoolId"]
         cognito.admin_create_user(UserPoolId=pool, Username=email, MessageAction="SUPPRESS")
         cognito.admin_set_user_password(UserPoolId=pool, Username=email, Password=password, Permanent=True)
@@ -239,7 +239,7 @@ class Stack:
         return str(signed_in["AuthenticationResult"]["AccessToken"])
 
     def machine_token(self) -> str:
-        """Returns a token with all scopes, which the client of programs gets by client credentials."""
+        """Returns a token with all scopes, which the pool gives to programs for their client credentials."""
         client, pool = self.outputs["MachineClientId"], self.outputs["UserPoolId"]
         described = self.client("cognito-idp").describe_user_pool_client(UserPoolId=pool, ClientId=client)
         secret = described["UserPoolClient"]["ClientSecret"]

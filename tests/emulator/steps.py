@@ -1,4 +1,4 @@
-"""The first steps of a stack: a deploy, calls by alias and over HTTP, and a deploy without a change."""
+"""What each test of a new stack does first: a deploy, calls by alias and over HTTP, and a deploy without a change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEY = "5f0c2b9e-6f0a-4b63-8a37-0d1a4f0f6f11"
 
 @contextmanager
 def step(name: str) -> Iterator[list[str]]:
-    """Log a step with its time, and with the notes that the block appends to the list."""
+    """Prints how long the block took, with the notes that the block appends to the list."""
     notes: list[str] = []
     started_s = time.monotonic()
     yield notes
@@ -24,7 +24,7 @@ def step(name: str) -> Iterator[list[str]]:
 
 
 def deploy_and_play(stack: Stack, assembly: Path) -> None:
-    """Bootstrap and deploy, count plays, and deploy again without a change."""
+    """Bootstraps and deploys, counts plays, and deploys a second time without a change."""
     with step("cdk bootstrap"):
         stack.bootstrap()
     with step("cdk deploy") as notes:
@@ -38,7 +38,7 @@ def deploy_and_play(stack: Stack, assembly: Path) -> None:
 
 
 def deploy_and_check_resources(stack: Stack, assembly: Path) -> int:
-    """Deploy, and check that every resource of the template exists. Returns the number of resources."""
+    """Deploys, and checks that every resource of the template exists. Returns the number of resources."""
     deploy = stack.deploy(assembly)
     assert deploy.returncode == 0, deploy.stdout[-1000:] + deploy.stderr[-3000:]
     resources = without_unsupported(json.loads((assembly / stacks.TEMPLATE).read_text()))["Resources"]
@@ -49,7 +49,7 @@ def deploy_and_check_resources(stack: Stack, assembly: Path) -> int:
 
 
 def play(stack: Stack) -> None:
-    """Play through the alias, twice, and over HTTP. Write without a valid token (401), and with a user's token."""
+    """Counts a play by the alias, with a retry, and a play over HTTP. Puts a post without and with a valid token."""
     event = {"operation": "increment", "counter": "plays", "id": "9f3a", "idempotency_key": KEY}
     alias = stack.outputs["IncrementsFunctionArn"]
     assert [stack.invoke(alias, event)["replayed"] for _ in range(2)] == [False, True]
@@ -60,4 +60,4 @@ def play(stack: Stack) -> None:
     assert stack.call("PUT", "/posts/a91f", post, "e30.e30.forged").status == 401
     token = stack.user_token()
     assert stack.call("PUT", "/posts/a91f", post, token).status == 201
-    assert stack.call("GET", "/drift", token=token).status == 403, "a person's token has no scope of the counters"
+    assert stack.call("GET", "/drift", token=token).status == 403, "the token of a user lacks the scope tally/read"

@@ -1,7 +1,7 @@
 """Delivers the deployed tables' streams to the deployed consumers, as the template's mappings say, and runs the sweep.
 
-The emulator delivers without tumbling windows, so its events lack the shard that consumers need. The pump of `make dev`
-delivers in its place. The tables, their streams and the functions behind their aliases are deployed.
+The emulator's own events have no tumbling window, and so lack the shard that consumers need. The pump of `make dev`
+delivers in place of the emulator. The tables, their streams and the functions behind their aliases are deployed.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from tests.infra.template import Template
 
 
 class Aliases:
-    """The deployed functions, for the pump to invoke like local functions. `arns`: of the aliases, by function."""
+    """Deployed functions, which the pump invokes as it invokes local functions. `arns`: of the aliases, by function."""
 
     def __init__(self, client: Any, arns: Mapping[str, str]) -> None:
         self._client, self._arns = client, arns
 
     async def invoke(self, name: str, payload: bytes) -> Outcome:
-        """Run one invocation through the alias."""
+        """Invokes a function by its alias."""
         answer = await asyncio.to_thread(self._client.invoke, FunctionName=self._arns[name], Payload=payload)
         return Outcome(await asyncio.to_thread(answer["Payload"].read), failed="FunctionError" in answer)
 
 
-class Streams:
-    """The mappings of a deployed stack, which deliver in the block of `running()`."""
+class StreamDelivery:
+    """Delivers streams in the block of `running()`, by the mappings of the stack `id` in `assembly`."""
 
     def __init__(self, stack: Stack, assembly: Path, id: str = "Tally") -> None:
         resources, declared = stack.resources(), mappings(Template(assembly, id=id)).values()
@@ -49,8 +49,8 @@ class Streams:
         self._url = stack.emulator.url
 
     @contextmanager
-    def running(self) -> Iterator[Streams]:
-        """Deliver in the background, until the block ends."""
+    def running(self) -> Iterator[StreamDelivery]:
+        """Delivers in the background, until the block ends."""
         loop = asyncio.new_event_loop()
         task = loop.create_task(self._run())
         thread = threading.Thread(target=self._until_cancelled, args=(loop, task))
@@ -80,7 +80,7 @@ class Streams:
 
 @contextmanager
 def run_sweeps(stack: Stack, failures: list[str], every_s: float = MINUTE_S / 3) -> Iterator[None]:
-    """Run the sweep, by default at least once a (short) minute. Appends an error that ends the sweeps to `failures`."""
+    """Runs the sweep, by default three times in MINUTE_S. Appends an error that ends the sweeps to `failures`."""
     alias, stop = stack.alias("sweep"), threading.Event()
 
     def sweep() -> None:

@@ -1,4 +1,4 @@
-"""A shell whose commands read answers from a terminal, and share variables, as in a person's session."""
+"""A shell for a person's session. Its commands share variables, and read answers to questions from a terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Terminal:
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._keyboard, self._terminal = pty.openpty()
         modes = termios.tcgetattr(self._terminal)
-        modes[3] &= ~termios.ECHO  # the local modes
+        modes[3] &= ~termios.ECHO  # `run` adds each answer to the output instead
         termios.tcsetattr(self._terminal, termios.TCSANOW, modes)
         self._process = subprocess.Popen(
             ["bash"], cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -33,7 +33,7 @@ class Terminal:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def run(self, command: str, answers: Sequence[str] = ()) -> tuple[int, str]:
-        """Returns the exit status and output. `answers`: to the command's questions, in order; then Enter."""
+        """Returns the exit status and the output. `answers`: for the first questions; later questions get Enter."""
         assert self._process.stdin is not None
         path = os.ttyname(self._terminal)
         line = f"{{ {command}\n}} <{path}; printf '\\n--- ended: %s ---\\n' $?\n"
@@ -57,7 +57,7 @@ class Terminal:
         return self._decoder.decode(output)
 
     def close(self) -> None:
-        """End the shell."""
+        """Ends the shell."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()

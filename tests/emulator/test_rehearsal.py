@@ -21,7 +21,7 @@ from tests.emulator import cdk_app
 from tests.emulator.page import ANY, Step, missing_lines, read_steps
 from tests.emulator.server import REQUIREMENTS, Emulator
 from tests.emulator.stack import MINUTE_S, Stack
-from tests.emulator.streams import Streams, run_sweeps
+from tests.emulator.streams import StreamDelivery, run_sweeps
 from tests.emulator.terminal import Terminal
 from tests.environments import ROOT, make_environment
 from tests.patience import PATIENCE_S
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.long
 PAGE = ROOT / "docs/first-deploy.md"
 SHOWN_LINES = 60  # the lines of an output that the test prints; a deploy prints many hundred
 SLEEP = re.compile(r"^sleep \d+; ")
-# For queues the `aws` command uses the endpoint only if it is an option.
+# For SQS, the `aws` command uses the endpoint only if the endpoint is an option.
 DEFINE_AWS = 'aws() { command aws --endpoint-url "$AWS_ENDPOINT_URL" "$@"; }'
 
 
@@ -49,8 +49,8 @@ class Rehearsal:
         self._background = ExitStack()
 
     def run_step(self, step: Step) -> str:
-        """Run the command of a step. Returns the lines of the page that the output lacks, or an empty text."""
-        command = self._spelled_out(step.command)
+        """Runs the command of a step. Returns the first lines of the page that the output lacks; "": no line."""
+        command = self._fill_in(step.command)
         if re.search("make (deploy|destroy)", command):
             self._background.close()
         print("\n".join(f"{'$' if not number else '>'} {line}" for number, line in enumerate(command.splitlines())))
@@ -85,8 +85,8 @@ class Rehearsal:
             self._terminal.run(f"unset {cdk_app.BREAKS}")
         return status, printed, missing
 
-    def _spelled_out(self, command: str) -> str:
-        """Returns a command without `…`: the line that `make deploy` printed."""
+    def _fill_in(self, command: str) -> str:
+        """Returns the line that `make deploy` printed, if the command has a `…`."""
         if ANY not in command:
             return command
         matches = [line for line in self._deploy_output if not missing_lines(line, command)]
@@ -95,14 +95,14 @@ class Rehearsal:
 
     @contextmanager
     def _run_like_aws(self, stack: Stack) -> Iterator[None]:
-        """Deliver the streams and run the sweep until the block ends, as AWS does."""
-        streams = Streams(stack, ROOT / "cdk.out")
+        """Delivers the streams and runs the sweep until the block ends, as AWS does."""
+        streams = StreamDelivery(stack, ROOT / "cdk.out")
         with streams.running(), run_sweeps(stack, streams.failures):
             yield
         assert not streams.failures
 
     def close(self) -> None:
-        """End the background work and the shell."""
+        """Ends the delivery, the sweeps and the shell."""
         self._background.close()
         self._terminal.close()
 
@@ -130,7 +130,7 @@ def test_each_command_of_the_page_of_the_first_deploy_prints_what_the_page_shows
 
 
 def remaining_resources(emulator: Emulator) -> list[str]:
-    """Returns the resources that remain in the account."""
+    """Returns a line for each service that still has resources in the account."""
     calls = {
         "dynamodb": ("list_tables", "TableNames"), "lambda": ("list_functions", "Functions"),
         "apigatewayv2": ("get_apis", "Items"), "cloudwatch": ("describe_alarms", "MetricAlarms"),

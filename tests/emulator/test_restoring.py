@@ -1,10 +1,10 @@
 """The runbook of docs/restore.md in the emulator: restore under traffic, adopt the tables, destroy, and deploy again.
 
-The emulator restores only the present moment, and copies the tables one after the other, while traffic goes on. The
-emulator overwrites existing tables, so this test cannot try what AWS refuses.
+The emulator restores only the present moment, and copies one table after another while traffic goes on. The
+emulator overwrites existing tables, so this test cannot try a restore that AWS refuses.
 
-The emulator's AWS Backup accepts a vault and a plan, and copies nothing. So this test makes the copies of the vault,
-and tests/vaults.py runs the jobs that restore them.
+The AWS Backup of the emulator accepts a vault and a plan, and copies nothing. So this test makes the copies of the
+vault, and tests/vaults.py runs the jobs that restore the copies.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tally.streams import watermark
 from tests.emulator.server import ACCOUNT, REGION, Emulator
 from tests.emulator.stack import Json, Stack, synthesize, without_unsupported
 from tests.emulator.steps import step
-from tests.emulator.streams import Streams, run_sweeps
+from tests.emulator.streams import StreamDelivery, run_sweeps
 from tests.emulator.traffic import Traffic
 from tests.patience import wait_for
 from tests.vaults import VAULT, Vault, make_restored_table
@@ -39,7 +39,7 @@ PROD = {"stage": "prod", "pageHosts": "example.com"}
 SWEEP_EVERY_S = 5.0
 
 
-def with_whole_minutes(template: Json) -> Json:
+def with_minutes_of_60_s(template: Json) -> Json:
     """Returns the template for the emulator, with minutes of 60 s, which the command `tally` expects."""
     supported = without_unsupported(template)
     for resource in supported["Resources"].values():
@@ -59,7 +59,8 @@ def test_the_runbook_restores_a_stack_under_traffic_without_a_lost_change(
         with step("cdk deploy adopts the tables") as notes:
             deploy(stack, second, adopting=True)
             assert stack.outputs["CountsTableName"] == f"{prefix}-counts"
-            assert set(stack.client("dynamodb").list_tables()["TableNames"]) > set(tables("Tally-prod"))
+            names = stack.client("dynamodb").list_tables()["TableNames"]
+            assert set(names) > set(tables("Tally-prod")), "the old tables remain"
             notes.append(as_text(read_numbers(stack, prefix)))
         count_and_check(stack, second, prefix)
         with step("destroy, and deploy again"):
@@ -113,7 +114,7 @@ def deployed_stack(home: Path, assembly: Path) -> Iterator[Stack]:
 
 
 def deploy(stack: Stack, assembly: Path, *, adopting: bool = False) -> None:
-    result = stack.deploy(assembly, with_whole_minutes, adopting=adopting)
+    result = stack.deploy(assembly, with_minutes_of_60_s, adopting=adopting)
     assert result.returncode == 0, result.stdout[-1000:] + result.stderr[-3000:]
 
 
@@ -124,9 +125,10 @@ def destroy(stack: Stack) -> None:
 
 
 def restore_under_traffic(stack: Stack, assembly: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Restore while traffic goes on and the consumers are behind. Returns the prefix of the new tables' names."""
+    """Restores the tables while traffic goes on. Returns the prefix of the new tables' names."""
     for name, value in stack.environment.items():
         monkeypatch.setenv(name, value)
+    # The present moment, which AWS would refuse, is the only moment of the emulator.
     monkeypatch.setattr(restore, "_check_moment", lambda *_: None)
     monkeypatch.setattr(restore, "POLL_S", 0.1)
     with traffic(stack, assembly) as counting:
@@ -144,7 +146,7 @@ def restore_under_traffic(stack: Stack, assembly: Path, monkeypatch: pytest.Monk
 
 
 def copy_tables(stack: Stack, prefix: str, vault: Vault) -> dict[str, list[Item]]:
-    """Put a copy of each table into the vault, at intervals of seconds. Returns the items by the copy's ARN."""
+    """Puts a copy of each table into the vault, SWEEP_EVERY_S apart. Returns the items of each copy, by its ARN."""
     copies: dict[str, list[Item]] = {}
     for table in ("counts", "ledger", "receipts"):
         vault.copy(time.time(), table, source=f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/{prefix}")
@@ -154,7 +156,7 @@ def copy_tables(stack: Stack, prefix: str, vault: Vault) -> dict[str, list[Item]
 
 
 def restore_from_vault(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Restore the newest copies. Returns the prefix of the new tables' names."""
+    """Restores the newest copies before 2100. Returns the prefix of the new tables' names."""
     monkeypatch.setattr(vaults, "boto3", SimpleNamespace(client=vault.client))
     to_s = max(copy["CreationDate"] for copy in vault.copies)
     arguments = ("--by", "ann", "--why", "the region is lost", "--stack", "Tally-prod")
@@ -163,7 +165,7 @@ def restore_from_vault(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def age_by_three_days(stack: Stack) -> None:
-    """Make the stack three days old, so that the day notes of tallies (`day#n`) cover a whole day."""
+    """Makes the stack three days old, so that the attributes `day#n` of tallies cover a whole day."""
     wait_for(lambda: stack.items("Ledger", watermark.WATERMARK_KEY["PK"]["S"]), every_s=0.2)  # the first sweep
     values = {":days": {"N": str(3 * DAY_S)}}
     stack.client("dynamodb").update_item(
@@ -173,7 +175,7 @@ def age_by_three_days(stack: Stack) -> None:
 
 
 def count_and_check(stack: Stack, assembly: Path, prefix: str) -> None:
-    """Count more changes, and check that they are added to the restored numbers."""
+    """Counts more changes, and checks that Tally adds them to the restored numbers."""
     before = read_numbers(stack, prefix)
     with traffic(stack, assembly) as counting:
         counting.wait_for("visits", 40)
@@ -193,8 +195,8 @@ def count_and_check(stack: Stack, assembly: Path, prefix: str) -> None:
 
 @contextmanager
 def traffic(stack: Stack, assembly: Path) -> Iterator[Traffic]:
-    """Runs callers, likes, consumers and sweeps, until the block ends."""
-    counting, streams = Traffic(stack, stack.machine_token(), "usage"), Streams(stack, assembly)
+    """Runs callers of plays and visits, a caller who likes, consumers and sweeps, until the block ends."""
+    counting, streams = Traffic(stack, stack.machine_token(), "usage"), StreamDelivery(stack, assembly)
     children, posts, stop = stack.outputs["ChildrenFunctionArn"], stack.outputs["PostsFunctionArn"], threading.Event()
     run = time.time_ns()
     posted = stack.invoke(posts, {"operation": "put_post", "id": "p", "body": "Hello", "caller": "ann"})
@@ -247,7 +249,7 @@ def read_numbers(stack: Stack, prefix: str) -> dict[str, tuple[int, int]]:
 
 
 def check_equal(numbers: dict[str, tuple[int, int]]) -> None:
-    """Check numbers that a restore makes exact. A play's number and receipt are copied at two moments."""
+    """Checks likes and visits, which a restore makes exact. A play's number and receipt are of two moments."""
     for counter in ("likes", "visits"):
         tally, counted = numbers[counter]
         assert tally == counted > 0, numbers

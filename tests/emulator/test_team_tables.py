@@ -19,7 +19,7 @@ from tally.team.recounts import Recount
 from tests.emulator.server import Emulator
 from tests.emulator.stack import MINUTE_S, Stack, rewrite_template, without_unsupported
 from tests.emulator.steps import step
-from tests.emulator.streams import Streams, run_sweeps
+from tests.emulator.streams import StreamDelivery, run_sweeps
 from tests.patience import wait_for
 from tests.wheel.conftest import python, run, shared, wheel  # noqa: F401 (fixtures)
 
@@ -118,11 +118,12 @@ class TeamStack:
         self.counter = Declarations.load(counters).counters["orders"]
 
     def put_order(self, order: int, status: str = "open") -> None:
+        """Places an order of Ann, or changes its status."""
         event = {"customer": "ann", "order": str(order), "status": status}
         self.stack.invoke(self.stack.outputs["OrdersName"], event)
 
     def read_number(self) -> tuple[int, int | None]:
-        """Returns what a reader gets: the status, and the number of Ann's open orders (None before the scan)."""
+        """Returns the status and the number that a reader of Ann's open orders gets; 409 and None before a scan."""
         event = {"operation": "get_counter", "counter": "orders", "id": "ann"}
         answer = self.stack.invoke(self.stack.outputs["TallyReadsFunctionArn"], event)
         return answer["status"], answer["body"].get("value")
@@ -145,11 +146,11 @@ def check_counts(team: TeamStack, assembly: Path) -> None:
     for order in range(3):
         team.put_order(order)
     assert team.read_number() == (409, None)
-    streams = Streams(team.stack, assembly, "Shop")
+    streams = StreamDelivery(team.stack, assembly, "Shop")
     with streams.running(), run_sweeps(team.stack, streams.failures):
         with step("scan the orders in the table, while another order is placed"):
             team.put_order(3)
-            assert len(team.scan_excesses(set_numbers=True)) == 1
+            assert len(team.scan_excesses(set_numbers=True)) == 1, "Ann's number lacks the orders before the stream"
             wait_for(lambda: team.read_number() == (200, 4), every_s=0.5)
         with step("place two orders and ship one"):
             for order in (4, 5):

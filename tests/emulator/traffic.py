@@ -1,4 +1,4 @@
-"""Callers that count until they are stopped. At the end the tallies must be exactly the accepted changes."""
+"""Runs callers that count until a test stops them. Then the numbers must equal the accepted changes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Request = Callable[[str], Answer]
 
 
 class Traffic:
-    """Callers of plays, visits and a counter that a deploy adds. Callers repeat a change until it is accepted."""
+    """Callers of plays, of visits, and of a counter that a deploy adds. They repeat a change until it is accepted."""
 
     def __init__(self, stack: Stack, token: str, added_counter: str) -> None:
         self.accepted: Counter[str] = Counter()
         """The accepted changes of each counter."""
         self.failures: Counter[str] = Counter()
-        """Answers that no caller should ever get."""
+        """How many callers got no answer, or an answer that no deploy explains; by error, or by counter and status."""
         self._added_counter = added_counter
         self._requests: dict[str, Request] = {
             "plays": lambda key: stack.call("POST", "/videos/busy/plays", Idempotency_Key=key),
@@ -39,7 +39,7 @@ class Traffic:
 
     @contextmanager
     def running(self) -> Iterator[Traffic]:
-        """Run a caller for each counter, until the block ends."""
+        """Runs a caller for each counter, until the block ends."""
         self._threads = [threading.Thread(target=self._repeat, args=pair) for pair in self._requests.items()]
         for thread in self._threads:
             thread.start()
@@ -49,13 +49,13 @@ class Traffic:
             self.stop()
 
     def stop(self) -> None:
-        """Stop every caller."""
+        """Stops every caller."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
 
     def wait_for(self, counter: str, more: int) -> None:
-        """Wait until that many more changes are accepted."""
+        """Waits until `more` further changes of the counter are accepted."""
         target = self.accepted[counter] + more
         wait_for(lambda: self.accepted[counter] >= target)
 

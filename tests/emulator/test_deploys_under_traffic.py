@@ -17,7 +17,7 @@ from tests.emulator import cdk_app
 from tests.emulator.server import Emulator
 from tests.emulator.stack import MINUTE_S, Json, Stack, synthesize, without_unsupported
 from tests.emulator.steps import deploy_and_check_resources, deploy_and_play, step
-from tests.emulator.streams import Streams, run_sweeps
+from tests.emulator.streams import StreamDelivery, run_sweeps
 from tests.emulator.traffic import PAGE, Traffic
 from tests.patience import wait_for
 
@@ -33,7 +33,7 @@ COUNTERS = declared([*COUNTERS.values(), SHARES])
 def test_deploys_under_traffic_lose_no_change_and_count_none_twice(tmp_path: Path) -> None:
     with step("synthesize without and with a new counter"):
         first = synthesize(tmp_path / "first", pageHosts="example.com")
-        second = synthesize(tmp_path / "second", with_a_new_counter(tmp_path), pageHosts="example.com")
+        second = synthesize(tmp_path / "second", write_counters_with_added_counter(tmp_path), pageHosts="example.com")
     with step("start the emulator"):
         emulator = Emulator(tmp_path)
     try:
@@ -45,11 +45,11 @@ def test_deploys_under_traffic_lose_no_change_and_count_none_twice(tmp_path: Pat
 
 
 def change_under_traffic(stack: Stack, token: str, old: Path, new: Path) -> None:
-    """Make a broken deploy and a valid deploy under traffic, and wait until every minute is judged.
+    """Makes a broken deploy and a valid deploy under traffic, and waits until every minute is judged.
 
     `old`, `new`: assemblies without and with the added counter.
     """
-    traffic, streams = Traffic(stack, token, ADDED_COUNTER), Streams(stack, old)
+    traffic, streams = Traffic(stack, token, ADDED_COUNTER), StreamDelivery(stack, old)
     with streams.running(), run_sweeps(stack, streams.failures):
         with traffic.running():
             traffic.wait_for("visits", 20)
@@ -72,8 +72,8 @@ def change_under_traffic(stack: Stack, token: str, old: Path, new: Path) -> None
     assert not streams.failures
 
 
-def with_a_new_counter(folder: Path) -> Path:
-    """Returns a `counters.py` with one more counter, whose changes the rollup adds."""
+def write_counters_with_added_counter(folder: Path) -> Path:
+    """Writes a `counters.py` that also has the added counter, whose changes the rollup adds. Returns the file."""
     text = (app.LAMBDAS / "counters.py").read_text()
     path = folder / "counters.py"
     path.write_text(text + ADDED_DECLARATION)
@@ -86,7 +86,7 @@ def with_fault(template: Json) -> Json:
 
 
 def deploy_broken(stack: Stack, assembly: Path) -> str:
-    """Deploy a template with a fault, and check that the stack has not changed. Returns the stack's status."""
+    """Deploys a template with a fault, and checks that the old code runs after that. Returns the stack's status."""
     version = stack.call("GET", "/health").body["version"]
     deploy = stack.deploy(assembly, with_fault)
     assert deploy.returncode != 0
@@ -95,8 +95,8 @@ def deploy_broken(stack: Stack, assembly: Path) -> str:
     return stack.status
 
 
-def wait_until_judged(stack: Stack, streams: Streams, epoch_s: float) -> None:
-    """Wait until every minute up to `epoch_s` is judged."""
+def wait_until_judged(stack: Stack, streams: StreamDelivery, epoch_s: float) -> None:
+    """Waits until every minute up to `epoch_s` is judged."""
 
     def is_judged() -> bool:
         assert not streams.failures, streams.failures

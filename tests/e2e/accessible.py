@@ -20,3 +20,15 @@ def complaints(page: Page) -> list[str]:
     if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
         violations.append("the page scrolls sideways")
     return violations
+
+
+def complaints_by_screen(page: Page) -> dict[str, list[str]]:
+    """Returns the complaints on narrow and wide screens with light and dark colours. Empty: there is no complaint."""
+    found = {}
+    for size in (NARROW, WIDE):
+        for scheme in ("light", "dark"):
+            page.set_viewport_size(size)
+            page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+            if violations := complaints(page):
+                found[f"{scheme}, {size['width']} px"] = violations
+    return found

@@ -1,4 +1,4 @@
-"""Tests likes by the browser's secret, on a page without accounts, in Chromium. The API has another origin."""
+"""Tests likes by the secret of a browser, on a page without accounts, in Chromium. The API has another origin."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Route, expect
 
 from tests.e2e import chromium
-from tests.e2e.accessible import AXE, NARROW, WIDE, complaints
+from tests.e2e.accessible import AXE, WIDE, complaints_by_screen
 from tests.e2e.dev import Dev
 from tests.e2e.servers import Reply, Server
 
@@ -23,7 +23,7 @@ BLOG = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewp
   window.refresh = define(tally);
 </script>
 <main><h1>A post</h1><p><tally-like anonymous counter="hearts" of="%(post)s" live="1"></tally-like></p></main>"""
-SETTLED = "!tally.waiting().length"
+NOTHING_WAITS = "!tally.waiting().length"
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def post() -> str:
 
 
 class Reader:
-    """A browser that reads the post. Its page must have no errors."""
+    """A browser that reads the post. The fixture `readers` fails if the page had an error."""
 
     def __init__(self, context: BrowserContext, blog: str) -> None:
         self.errors: list[str] = []
@@ -40,13 +40,13 @@ class Reader:
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.goto(blog)
 
-    def sees(self, number: int, *, liked: bool) -> None:
+    def expect_to_see(self, number: int, *, liked: bool) -> None:
         expect(self.page.locator("tally-like [part=count]")).to_have_text(str(number))
         expect(self.page.get_by_role("button", name="Like")).to_have_attribute("aria-pressed", str(liked).lower())
 
     def click(self) -> None:
         self.page.get_by_role("button", name="Like").click()
-        self.page.wait_for_function(SETTLED)
+        self.page.wait_for_function(NOTHING_WAITS)
 
     def sign_in(self, dev: Dev, name: str) -> None:
         self.page.evaluate("([sub, bearer]) => Object.assign(window, { sub, bearer })", [name, dev.token(name)])
@@ -57,8 +57,8 @@ class Reader:
 def readers(browser: Browser, dev: Dev, post: str) -> Iterator[list[Reader]]:
     text = (BLOG % {"api": dev.url, "post": post}).encode()
     site = Server(lambda *_: Reply(200, text, {"content-type": "text/html"}))
-    visitor = partial(chromium.visitor, browser, viewport=WIDE)
-    with site.running(), visitor() as one, visitor() as other:
+    new_context = partial(chromium.new_context, browser, viewport=WIDE)
+    with site.running(), new_context() as one, new_context() as other:
         made = [Reader(context, site.origin) for context in (one, other)]
         yield made
         assert [reader.errors for reader in made] == [[], []]
@@ -66,22 +66,22 @@ def readers(browser: Browser, dev: Dev, post: str) -> Iterator[list[Reader]]:
 
 def test_each_browser_likes_once_shows_its_like_after_a_reload_and_deletes_it(readers: list[Reader], post: str) -> None:
     one, other = readers
-    one.sees(0, liked=False)
+    one.expect_to_see(0, liked=False)
     one.click()
-    one.sees(1, liked=True)
+    one.expect_to_see(1, liked=True)
     one.page.reload()
-    one.sees(1, liked=True)
+    one.expect_to_see(1, liked=True)
     other.page.reload()
-    other.sees(1, liked=False)
+    other.expect_to_see(1, liked=False)
     other.click()
-    other.sees(2, liked=True)
+    other.expect_to_see(2, liked=True)
     one.click()
-    one.sees(1, liked=False)
+    one.expect_to_see(1, liked=False)
     one.page.reload()
-    one.sees(1, liked=False)
+    one.expect_to_see(1, liked=False)
 
 
-def test_a_user_who_signs_in_takes_over_the_like_and_forget_deletes_a_browsers_like(
+def test_a_user_who_signs_in_takes_over_the_like_and_forget_deletes_the_like_of_a_browser(
     readers: list[Reader], dev: Dev, post: str
 ) -> None:
     one, other = readers
@@ -90,15 +90,15 @@ def test_a_user_who_signs_in_takes_over_the_like_and_forget_deletes_a_browsers_l
     ann = f"ann-{secrets.token_hex(4)}"
     one.sign_in(dev, ann)
     one.page.wait_for_function("(post) => !Object.keys(localStorage).some((name) => name.endsWith(post))", arg=post)
-    one.page.wait_for_function(SETTLED)
-    one.sees(2, liked=True)
-    assert dev.hearts(post) == [None, ann]
+    one.page.wait_for_function(NOTHING_WAITS)
+    one.expect_to_see(2, liked=True)
+    assert dev.hearts(post) == [None, ann]  # None: the like of the other browser
     other.page.evaluate("tally.forget()")
-    other.sees(1, liked=False)
-    own = "Object.keys(localStorage).filter((name) => name.startsWith('tally1-own'))"  # the secret and anonymous likes
-    assert other.page.evaluate(own) == []
+    other.expect_to_see(1, liked=False)
+    stored = "Object.keys(localStorage).filter((name) => name.startsWith('tally1-own'))"  # the secret, and its likes
+    assert other.page.evaluate(stored) == []
     one.page.reload()  # after the reload no user is signed in
-    one.sees(1, liked=False)
+    one.expect_to_see(1, liked=False)
 
 
 FULL_STORAGE = "Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError') };"
@@ -112,37 +112,37 @@ def test_a_reader_whose_browser_stores_nothing_is_asked_to_sign_in(readers: list
     [one, _] = readers
     one.page.add_init_script(storage)
     one.page.reload()
-    one.sees(0, liked=False)
+    one.expect_to_see(0, liked=False)
     one.page.evaluate("addEventListener('tally-sign-in', () => (window.asksToSignIn = true))")
     one.page.get_by_role("button", name="Like").click()
     assert one.page.evaluate("asksToSignIn")
-    one.sees(0, liked=False)
+    one.expect_to_see(0, liked=False)
 
 
 def test_a_reader_whose_storage_was_cleared_counts_as_another_browser(readers: list[Reader]) -> None:
-    """Safari clears the storage after seven days, and a private window when it closes. The first like then stays."""
+    """Safari clears the storage after seven days, and a private window at its end. Nobody can delete the first like."""
     [one, _] = readers
     one.click()
     one.page.evaluate("localStorage.clear()")
     one.page.reload()
-    one.sees(1, liked=False)
+    one.expect_to_see(1, liked=False)
     one.click()
-    one.sees(2, liked=True)
+    one.expect_to_see(2, liked=True)
     one.click()
-    one.sees(1, liked=False)
+    one.expect_to_see(1, liked=False)
 
 
 def test_a_button_whose_id_changes_shows_the_like_of_the_new_id(readers: list[Reader], post: str) -> None:
     [one, _] = readers
     one.click()
-    shows = "(of) => document.querySelector('tally-like').setAttribute('of', of)"
-    one.page.evaluate(shows, f"{post}-b")
-    one.sees(0, liked=False)
+    set_id = "(of) => document.querySelector('tally-like').setAttribute('of', of)"
+    one.page.evaluate(set_id, f"{post}-b")
+    one.expect_to_see(0, liked=False)
     one.click()
     one.click()
-    one.sees(0, liked=False)
-    one.page.evaluate(shows, post)
-    one.sees(1, liked=True)
+    one.expect_to_see(0, liked=False)
+    one.page.evaluate(set_id, post)
+    one.expect_to_see(1, liked=True)
 
 
 def test_the_button_of_a_blog_is_accessible(readers: list[Reader]) -> None:
@@ -152,8 +152,4 @@ def test_the_button_of_a_blog_is_accessible(readers: list[Reader]) -> None:
     one.page.get_by_role("button", name="Like").press("Enter")
     expect(one.page.locator("tally-like [part=pending]")).to_have_text("+1 waiting")
     one.page.add_script_tag(path=AXE)
-    for size in (NARROW, WIDE):
-        for scheme in ("light", "dark"):
-            one.page.set_viewport_size(size)
-            one.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-            assert complaints(one.page) == []
+    assert complaints_by_screen(one.page) == {}

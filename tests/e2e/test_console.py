@@ -31,7 +31,7 @@ from tally.ids import id_of
 from tally.series import hours, progress, top
 from tally.series.hours import HourAmount
 from tests.e2e import chromium
-from tests.e2e.accessible import AXE, NARROW, WIDE, complaints
+from tests.e2e.accessible import AXE, NARROW, WIDE, complaints, complaints_by_screen
 from tests.e2e.dev import KEY, ROOT, Dev
 from tests.e2e.servers import Pool
 from tests.patience import PATIENCE_S, wait_for
@@ -620,11 +620,8 @@ def test_every_page_is_accessible_and_fits_on_narrow_and_wide_screens(console: C
     for name, hash_ in PAGES.items():
         console.go(hash_)
         console.wait_until_loaded()
-        for size, scheme in ((WIDE, "light"), (WIDE, "dark"), (NARROW, "dark"), (NARROW, "light")):
-            page.set_viewport_size(size)
-            page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-            if broken := complaints(page):
-                violations[f"{name}, {scheme}, {size['width']} px"] = broken
+        if broken := complaints_by_screen(page):
+            violations[name] = broken
     assert violations == {}
 
 

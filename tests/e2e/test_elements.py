@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import APIResponse, Browser, Locator, Page, Route, expect
 
 from tests.e2e import chromium
-from tests.e2e.accessible import AXE, NARROW, WIDE, complaints
+from tests.e2e.accessible import AXE, WIDE, complaints_by_screen
 from tests.e2e.dev import Dev
 
 # The client stores each change that waits under a name with its counter.
@@ -314,11 +314,4 @@ def test_the_elements_are_accessible_and_fit_on_narrow_and_wide_screens(page: Pa
     like_button(page).click()
     expect(shown_pending(page, "tally-like")).not_to_be_empty()
     page.add_script_tag(path=AXE)
-    violations = {}
-    for size in (NARROW, WIDE):
-        for scheme in ("light", "dark"):
-            page.set_viewport_size(size)
-            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-            if broken := complaints(page):
-                violations[f"{scheme}, {size['width']} px"] = broken
-    assert violations == {}
+    assert complaints_by_screen(page) == {}

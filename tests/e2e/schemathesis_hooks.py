@@ -1,7 +1,7 @@
-"""Rules for schemathesis that an OpenAPI schema cannot state, because they join several fields or count bytes.
+"""Hooks for schemathesis. They make valid requests obey rules that join several fields or count bytes.
 
-The hooks change a valid request so that it obeys the rules. They do not change an invalid request. schemathesis.toml
-names this module.
+An OpenAPI schema cannot state such rules. The hooks leave invalid requests unchanged. schemathesis.toml names this
+module.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from tally.series import read, top
 from tests.e2e.schemathesis_run import COUNTED_KEY, send
 
 VERSION_EXAMPLE = '"7"'
-UNWRITTEN_VERSION = '"0"'  # the version of an unwritten counter
-STOCKED = "7c20"  # the id of a large stock, which schemathesis_run.py makes
+UNWRITTEN_VERSION = '"0"'  # the version of a tally that nobody has written
+STOCKED = "7c20"  # the id for which schemathesis_run.py makes a large stock
 TTL_S = 3600  # how long a hold lasts
 AMOUNT_MAX = 1000  # less than the stock, so that each commit of a hold fits
-POSTED = "a91f"  # the id of a post, which schemathesis_run.py makes, too
+POSTED = "a91f"  # the id of a post that schemathesis_run.py makes
 ZONE = "Europe/Berlin"
 GATEWAY_MESSAGES = {400: "Bad Request", 429: "Too Many Requests"}
-"""API Gateway's own messages, by status: the path has a broken encoding; the call is throttled."""
+"""API Gateway's own messages. 400: the path has a broken encoding. 429: the call is throttled."""
 READS_OF_NOTHING = {
     "get_limit",  # the declared limit, of an id without an override
     "get_child", "get_mine", "get_anonymous",  # {"present": false}
@@ -83,12 +83,12 @@ def map_case(context: HookContext, case: Case) -> Case:
         body["amount"] = counters.COUNTERS[_route(case).fixed_fields["counter"]].delta
     if _name(case) == "change" and body.get("visible") == "soon":
         for change in body["changes"]:
-            change["counter"] = "usage"  # it has no limits
+            change["counter"] = "usage"  # a counter with limits needs `visible` "now"
     if "visitor" in body:
         body["visitor"] = _cut(str(body["visitor"]), fields.USER_BYTES_MAX)
     if _name(case) in ("increment", "visit") and "key" not in body:  # the key is in the header or in the body
         case.headers.setdefault("Idempotency-Key", KEY_EXAMPLE)
-    _fresh_key(case, body)
+    _set_new_key(case, body)
     if body:
         case.body = json.dumps(body) if case.media_type == "text/plain" else body
     return case
@@ -115,7 +115,7 @@ def _texts(value: object) -> list[str]:
 
 
 def _page_url(raw: str) -> str:
-    """Returns the URL of a page, with a real host, which is short enough after Tally has normalised it."""
+    """Returns the URL of a page. Its host is valid, and it is short enough after Tally has normalised it."""
     scheme, _, rest = raw.partition("://")
     host = "".join(character for character in rest if character.isascii() and character.isalnum())[:60]
     if raw == PAGE_EXAMPLE or scheme.lower() not in ("http", "https"):
@@ -124,7 +124,7 @@ def _page_url(raw: str) -> str:
 
 
 def _fit_query(case: Case) -> None:
-    """Make values that Tally accepts: the URL of a page, a cursor (an encoded user), an id that fits the counter."""
+    """Makes the query's URLs, cursors (encoded users) and ids acceptable for the operation and the counter."""
     query = dict(case.query)
     if "url" in query:
         query["url"] = _page_url(str(query["url"]))
@@ -133,10 +133,10 @@ def _fit_query(case: Case) -> None:
     if "target" in query:
         of_pages = query.get("of") == "visit"
         targets = [_page_url(one) if of_pages else _cut(one, 200) for one in _texts(query["target"])]
-        # One target, or one for each key.
+        # Tally accepts one target for all keys, or one target for each key.
         query["target"] = targets if len(targets) == len(_texts(query.get("key"))) else targets[:1]
     if "name" in query:
-        query["name"] = _cut(str(query["name"]), fields.USER_BYTES_MAX // 12)  # a character may have 12 bytes, encoded
+        query["name"] = _cut(str(query["name"]), fields.USER_BYTES_MAX // 12)  # an encoded character has up to 12 bytes
     if _name(case) == "get_details":
         text = str(query["id"])
         of_pages = counters.COUNTERS[query["counter"]].pages
@@ -146,8 +146,7 @@ def _fit_query(case: Case) -> None:
 
 
 def _fit_range(case: Case) -> None:
-    """Make a range of a series that is not empty and not too long, and a span of a top list: an hour, day or month,
-    as `by` says."""
+    """Makes a range of a series that is not empty and not too long, and a span of a top list as long as `by` says."""
     query = dict(case.query)
     if "tz" in query:
         query["tz"] = ZONE
@@ -171,14 +170,14 @@ def _is_range(query: dict[str, Any]) -> bool:
 
 
 def _fit_counter(case: Case, body: dict[str, Any]) -> None:
-    """Make counter, id, amount, limit and version agree.
+    """Makes counter, id, amount, limit and version agree.
 
-    A counter with its own step accepts only this step, and other counters need an amount. A link may name a counter
-    that the operation does not serve. If no link gave the version, the request writes an unwritten counter. A hold
-    needs a stock that is not empty. A limit must not be below 0.
+    A counter with a `delta` accepts no other amount. A counter without a `delta` needs an amount. A link may name a
+    counter that the operation does not serve. If no link gave the version, the request writes a new tally, whose
+    version is known. A hold needs a stock that is not empty. A limit must not be below 0.
     """
     served = {counter.name for counter in _route(case).served_counters(counters.COUNTERS)}
-    path = {name: unquote(value) for name, value in case.path_parameters.items()}  # schemathesis has them encoded
+    path = {name: unquote(value) for name, value in case.path_parameters.items()}  # schemathesis encodes them
     is_fuzzed = case.meta is not None and case.meta.phase.name is TestPhase.FUZZING
     if is_fuzzed and _name(case) == "hold":
         path["id"] = STOCKED
@@ -188,7 +187,7 @@ def _fit_counter(case: Case, body: dict[str, Any]) -> None:
         body["ttl_s"] = min(body.get("ttl_s", TTL_S), fields.HOLD_TTL_MAX_S - TTL_S)
         body |= {"amount": body["amount"] or 1} if "amount" in body else {}
     if _name(case) == "put_limit":
-        body["limit"] = abs(body["limit"])  # a ceiling below 0 is refused
+        body["limit"] = abs(body["limit"])  # Tally refuses a ceiling below 0
     if path["counter"] not in served:
         path["counter"] = min(served)
     counter = counters.COUNTERS[path["counter"]]
@@ -204,15 +203,15 @@ def _fit_counter(case: Case, body: dict[str, Any]) -> None:
 
 
 def _place_hold() -> dict[str, str]:
-    """Take a hold. Returns its path."""
+    """Places a hold, and returns the parameters of its path."""
     url, token = os.environ["TALLY_URL"], os.environ["TALLY_TOKEN"]
     body = {"amount": 1, "ttl_s": TTL_S}
     hold = send(url, "POST", f"/counters/stock/{STOCKED}/holds", body, token, key=os.urandom(16).hex())
     return {name: hold[name] for name in ("counter", "id", "hold")}
 
 
-def _fresh_key(case: Case, body: dict[str, Any]) -> None:
-    """Make a new key, as a client does. With the example's key, all calls but the first would be replays or 422.
+def _set_new_key(case: Case, body: dict[str, Any]) -> None:
+    """Replaces the key of the example by a new key. With the same key, all calls but the first are replays or get 422.
 
     A void names the key of a change that Tally has counted.
     """
@@ -223,18 +222,18 @@ def _fresh_key(case: Case, body: dict[str, Any]) -> None:
             body["key"] = COUNTED_KEY
             body.pop("caller", None)  # the default is the caller of the request, who made the change
         return
-    for place, name in ((case.headers, "Idempotency-Key"), (body, "key")):
-        if place.get(name) == KEY_EXAMPLE:
-            place[name] = f"{_RUN}-0000-4000-8000-{next(_NUMBERS):012d}"
+    for members, name in ((case.headers, "Idempotency-Key"), (body, "key")):
+        if members.get(name) == KEY_EXAMPLE:
+            members[name] = f"{_RUN}-0000-4000-8000-{next(_NUMBERS):012d}"
 
 
 @schemathesis.hook
 def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> None:
-    """Replace values that a link or an example cannot know.
+    """Replaces values that a link or an example cannot know.
 
     A deletion deletes a generated post, because the examples of other operations need the post `POSTED`. A link may
     give a period to a counter without periods. Each request about a hold gets a new hold, because hold ids are random.
-    The coverage phase keeps its ids, because it tests them.
+    The coverage phase tests ids of holds, so it keeps them.
     """
     if "hold" in case.path_parameters and _is_positive(case) and case.meta.phase.name is not TestPhase.COVERAGE:
         case.path_parameters = _place_hold()
@@ -244,11 +243,11 @@ def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> Non
     if _name(case) in ("get_counter", "get_details") and "period" in case.query:
         _fit_period(case)
     if _name(case) == "add_visitor" and _is_positive(case) and "at" in (body := dict(case.body)):
-        case.body = {**body, "at": int(time.time()) - int(body["at"]) % 3600}  # within the last day
+        case.body = {**body, "at": int(time.time()) - int(body["at"]) % 3600}  # within the last hour
 
 
 def _fit_period(case: Case) -> None:
-    """Ask for the current period of a counter, or for no period if the counter has none."""
+    """Asks for the current period of a counter, or for no period if the counter has no periods."""
     counter = _counter(case)
     if not _is_positive(case) or counter is None:
         return
@@ -258,18 +257,19 @@ def _fit_period(case: Case) -> None:
 
 
 def _is_positive(case: Case) -> bool:
+    """Returns whether schemathesis made a request that is valid by the document."""
     return case.meta is not None and case.meta.generation.mode.is_positive
 
 
 def _counter(case: Case) -> Counter | None:
-    """Returns the declared counter that the path or the query names, if any."""
+    """Returns the declared counter that the path or the query names; None: neither names a declared counter."""
     named = {**(case.query or {}), **(case.path_parameters or {})}.get("counter")
     return counters.COUNTERS.get(unquote(str(named)))
 
 
 @schemathesis.hook
 def after_call(context: HookContext, case: Case, response: Response) -> None:
-    """Remember each new post."""
+    """Remembers each new post, so that `before_call` can delete it."""
     if _name(case) == "put_post" and response.status_code == 201:
         _POSTS.append(quote(response.json()["id"], safe=""))
 
@@ -278,8 +278,8 @@ def after_call(context: HookContext, case: Case, response: Response) -> None:
 def filter_failure(context: HookContext, failure: Failure, case: Case, response: Response) -> bool:
     """Returns whether a failure counts. A failure that the document allows does not count.
 
-    For a method without a route, API Gateway answers 404 and never 405. A public counter needs no token. The gateway
-    answers before it reads the token, and its own answers are not problem documents.
+    For a method without a route, API Gateway answers 404 and never 405. A public counter needs no token. The gateway's
+    own answers come before it reads the token, and are not problem documents.
     """
     gateway_message = GATEWAY_MESSAGES.get(response.status_code)
     if gateway_message and response.json() == {"message": gateway_message}:
@@ -289,7 +289,7 @@ def filter_failure(context: HookContext, failure: Failure, case: Case, response:
     if isinstance(failure, UseAfterFree) and _name(case) in READS_OF_NOTHING:
         return False
     if "?" in unquote(urlsplit(str(response.request.url)).path):
-        return False  # API Gateway cuts the path there, so another route answers
+        return False  # API Gateway cuts the path at "?", so another route answers
     if response.status_code == 200 and _route(case).operation.has_counter_in_path:
         counter = _counter(case)
         has_token = "Authorization" in (response.request.headers or {})

@@ -1,6 +1,6 @@
 """Runs schemathesis over the whole OpenAPI document of a running Tally, and reports the result.
 
-`python -m tests.e2e.schemathesis_run --url http://localhost:8080` runs it against a running `make dev`.
+`python -m tests.e2e.schemathesis_run --url http://localhost:8080` runs schemathesis against a running `make dev`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from tests.environments import ROOT
 from tests.patience import PATIENCE_S
 
 CONFIGURATION = ROOT / "tests/e2e/schemathesis.toml"
-EXAMPLES_DEFAULT = 200  # of each operation: about 5,000 requests
+EXAMPLES_DEFAULT = 200  # for each operation; about 5,000 requests in all
 SCOPES = "tally/read tally/write"
 COUNTED_KEY = "counted-to-be-voided"
-"""The key of a change and of a batch that are counted before the run. Voids name this key."""
+"""The key of a change and of a batch that `prepare` counts, so that voids in the run can name the key."""
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """The result of a run. `accepted`: the number of well-formed requests with a success, by operation."""
+    """The result of a run. `accepted`: how many valid requests succeeded, by operation."""
 
     cases: int
     failures: int
@@ -48,12 +48,12 @@ class RunResult:
 
 
 def run(url: str, token: str, *, examples: int, seed: int | None = None) -> RunResult:
-    """Run every phase with every check. Call `prepare` first, which makes the posts and the stock of the examples."""
+    """Runs every phase with every check. Call `prepare` before, because the examples name what `prepare` makes."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(CONFIGURATION), "run"]
         command += [f"{url}/openapi.json", "--url", url, "--max-examples", str(examples), "--no-color"]
-        command += ["--include-path-regex", "^/"]  # without it, the document's own path is skipped
+        command += ["--include-path-regex", "^/"]  # the default skips the path of the document
         command += ["--generation-database", "none", "--report-json-path", str(report), "--report-dir", folder]
         command += ["--seed", str(seed)] if seed is not None else []
         paths = os.pathsep.join((str(ROOT), str(ROOT / "lambdas")))
@@ -71,7 +71,7 @@ def run(url: str, token: str, *, examples: int, seed: int | None = None) -> RunR
 
 
 def read_report(report: dict[str, Any], output: str) -> RunResult:
-    """Read the report of schemathesis."""
+    """Reads the report of schemathesis."""
     operations, cases = report["operations"], report["test_cases"]
     accepted = {
         operation: sum(phase["accepted"] for phase in phases.values())
@@ -89,7 +89,7 @@ def read_report(report: dict[str, Any], output: str) -> RunResult:
 
 
 def prepare(url: str, token: str) -> None:
-    """Make the posts, the stock and the changes that the examples of the document name."""
+    """Makes the posts, the stock and the changes that the examples of the document name."""
     for post in ("a91f", "7c20"):
         send(url, "PUT", f"/posts/{post}", {"body": "Hello"}, token)
     send(url, "POST", "/counters/stock/7c20/increments", {"amount": 10**9}, token, key=os.urandom(16).hex())
@@ -99,7 +99,7 @@ def prepare(url: str, token: str) -> None:
 
 
 def send(url: str, method: str, path: str, body: object, token: str | None = None, key: str | None = None) -> Any:
-    """Send a request, and return its answer."""
+    """Sends a request, and returns the JSON of the answer."""
     headers = {"content-type": "application/json"}
     headers |= {"authorization": f"Bearer {token}"} if token else {}
     headers |= {"idempotency-key": key} if key else {}
@@ -109,7 +109,7 @@ def send(url: str, method: str, path: str, body: object, token: str | None = Non
 
 
 def main() -> int:
-    """Run schemathesis. Returns 1 after a failure."""
+    """Runs schemathesis. Returns the exit status: 1 if a check failed."""
     parser = argparse.ArgumentParser(description="Run schemathesis against a running `make dev`.")
     parser.add_argument("--url", default="http://localhost:8080")
     parser.add_argument("--examples", type=int, default=EXAMPLES_DEFAULT, help="requests made up for each operation")

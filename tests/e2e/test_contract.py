@@ -24,9 +24,9 @@ def test_the_commands_that_make_dev_prints_work(dev: Dev) -> None:
         '"counted":true,"visible":"soon"',
     ):  # fmt: skip
         assert expected in run.stdout.replace(" ", ""), (expected, run.stdout)
-    # A busy machine may take longer than the command waits. `as_of` is then before the visit.
+    # A busy machine may take longer than the 2 s that the command waits. `as_of` is then before the visit.
     visits = json.loads(run.stdout[run.stdout.rindex("{") :])
-    # Just after the start `as_of` may be null, because there is no watermark.
+    # Just after the start there is no watermark, and `as_of` is null.
     as_of = visits["as_of"]
     assert visits["value"] == 1 or as_of is None or as_of <= int(time.time()) - 2, visits
     assert as_of is None or before_s - PATIENCE_S <= as_of <= time.time()
@@ -36,7 +36,7 @@ def test_the_commands_that_make_dev_prints_work(dev: Dev) -> None:
 def test_plays_of_many_callers_at_once_are_all_counted(dev: Dev) -> None:
     with ThreadPoolExecutor(16) as callers:
         played = callers.map(lambda n: dev.play("many", f"{KEY}-{n // 2}"), range(64))
-        assert {answer.status for answer in played} == {200}
+        assert {answer.status for answer in played} == {200}  # 32 plays, each of them twice
     assert dev.plays("many") == 32
 
 
@@ -51,6 +51,7 @@ def test_a_body_that_is_not_text_reaches_the_function_in_base64(dev: Dev) -> Non
 
 
 def test_a_body_over_a_limit_gets_413_from_the_function_or_the_gateway(dev: Dev) -> None:
+    # The function accepts less than 17,000 bytes, API Gateway 10 MB, and Lambda an event of 6 MB.
     by_function = dev.call("POST", "/visits", raw=b'"' + b"x" * 17_000 + b'"', content_type="application/json")
     assert by_function.status == 413
     assert by_function.headers["content-type"] == "application/problem+json"

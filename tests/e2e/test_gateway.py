@@ -1,4 +1,4 @@
-"""Tests what the gateway of `make dev` answers without a function (routes, tokens, CORS), and what it passes on."""
+"""Tests what the gateway of `make dev` answers itself (routes, tokens, CORS), and what the gateway passes on."""
 
 from __future__ import annotations
 
@@ -40,27 +40,32 @@ def test_head_health_answers_200_without_a_body(dev: Dev) -> None:
     assert (answer.status, answer.headers["content-type"], answer.raw) == (200, "application/json", b"")
 
 
-def sign_token(dev: Dev, *, key: Any = None, headers: dict[str, str] | None = None, **changes: Any) -> str:
-    """Returns a token of the issuer with changed claims. None removes a claim."""
-    good = dev.token()
-    claims = jwt.decode(good, options={"verify_signature": False}) | changes
+def sign_token(
+    dev: Dev, *, key: Any = None, algorithm: str = "RS256", headers: dict[str, str] | None = None, **changes: Any
+) -> str:
+    """Returns a token of the issuer with changed claims. None removes a claim. `key`: None is the issuer's."""
+    token = dev.token()
+    claims = jwt.decode(token, options={"verify_signature": False}) | changes
     claims = {name: value for name, value in claims.items() if value is not None}
-    kid = {"kid": jwt.get_unverified_header(good)["kid"]}
-    return jwt.encode(claims, key or (dev.data / "issuer.pem").read_bytes(), "RS256", headers=kid | (headers or {}))
+    kid = {"kid": jwt.get_unverified_header(token)["kid"]}
+    if algorithm == "RS256" and key is None:
+        key = (dev.data / "issuer.pem").read_bytes()
+    return jwt.encode(claims, key, algorithm, headers=kid | (headers or {}))
 
 
 def like(dev: Dev, authorization: str | None) -> Any:
+    """Likes a missing post. Returns the answer. `authorization`: the value of the header; None: no header."""
     return dev.call("PUT", "/posts/p/like", **({} if authorization is None else {"authorization": authorization}))
 
 
 def test_a_token_is_accepted_with_or_without_bearer(dev: Dev) -> None:
     for token in (dev.token(), sign_token(dev), sign_token(dev, aud=None, client_id=audience(dev))):
         for authorization in (token, f"Bearer {token}", f"bearer {token}"):
-            assert like(dev, authorization).status == 404  # the function answers: the post does not exist
+            assert like(dev, authorization).status == 404  # the answer of the function, which the gateway called
 
 
 def audience(dev: Dev) -> str:
-    # `aud` lists the audience of people's tokens, then the audience of programs' tokens.
+    """Returns the audience of people's tokens. `aud` lists this audience, and then the audience of programs."""
     return str(jwt.decode(dev.token(), options={"verify_signature": False})["aud"][0])
 
 
@@ -91,30 +96,24 @@ def test_a_wrong_token_gets_401_with_the_reason(dev: Dev, changes: dict[str, Any
     assert reason.replace('"', "'") in challenge
 
 
-def token_of_algorithm(dev: Dev, algorithm: str, key: Any) -> str:
-    token = dev.token()
-    claims = jwt.decode(token, options={"verify_signature": False})
-    return jwt.encode(claims, key, algorithm, headers={"kid": jwt.get_unverified_header(token)["kid"]})
-
-
-def test_a_token_with_another_algorithm_gets_401(dev: Dev) -> None:
-    tokens = token_of_algorithm(dev, "none", None), token_of_algorithm(dev, "HS256", "0" * 64)
+def test_a_token_of_another_algorithm_or_that_is_no_jwt_gets_401(dev: Dev) -> None:
+    tokens = sign_token(dev, algorithm="none"), sign_token(dev, algorithm="HS256", key="0" * 64)
     for token in (*tokens, "x", "a.b.c", "Bearer", "Bearer "):
         assert like(dev, token).status == 401, token
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "reason"),
     [
         ({}, "sub must be"),
         ([], "must be a JSON object"),
         ({"sub": "a", "admin": 1}, "no field 'admin'"),
     ],
 )
-def test_a_wrong_request_for_a_token_gets_400_with_the_reason(dev: Dev, body: object, says: str) -> None:
+def test_a_wrong_request_for_a_token_gets_400_with_the_reason(dev: Dev, body: object, reason: str) -> None:
     answer = dev.call("POST", "/dev/token", body)
     assert answer.status == 400
-    assert says in answer.body["message"]
+    assert reason in answer.body["message"]
 
 
 def test_a_preflight_is_answered_by_the_gateway(dev: Dev) -> None:
@@ -189,7 +188,7 @@ def test_bytes_that_are_not_text_never_give_a_500(dev: Dev, request_bytes: bytes
     assert "Traceback" not in dev.text
 
 
-def test_the_printed_address_redirects_to_the_console(dev: Dev) -> None:
+def test_the_root_redirects_to_the_console_which_asks_for_a_name(dev: Dev) -> None:
     assert dev.call("GET", dev.call("GET", "/").headers["location"]).status == 200
     config = dev.call("GET", "/console/config.json").body
     assert (config["sign_in"], config["try_it"]) == ({"kind": "name"}, True)
@@ -217,11 +216,11 @@ def test_requests_are_in_the_access_log(dev: Dev) -> None:
     lines = [json.loads(line) for line in (dev.data / "logs/access.log").read_text().splitlines()]
     [line] = [line for line in lines if line["requestId"] == request_id]
     assert (line["route"], line["status"]) == ("GET /videos/{id}/plays", "200")
-    assert request_id in (dev.data / "logs/reads.log").read_text()  # the function logs the request id, too
+    assert request_id in (dev.data / "logs/reads.log").read_text()  # the function logs the same id
 
 
 @pytest.mark.parametrize(
-    ("path", "raw", "status", "says"),
+    ("path", "raw", "status", "reason"),
     [
         ("sweep/counts", b'{"enabled": false}', 404, "there is no mapping sweep/counts: there are bookkeeper/counts, "),
         ("rollup/counts", b"[" * 100_000, 400, "the body must be"),
@@ -229,9 +228,9 @@ def test_requests_are_in_the_access_log(dev: Dev) -> None:
     ],
 )
 def test_a_wrong_request_to_switch_a_mapping_is_refused_with_the_reason(
-    dev: Dev, path: str, raw: bytes, status: int, says: str
+    dev: Dev, path: str, raw: bytes, status: int, reason: str
 ) -> None:
     answer = dev.call("PATCH", f"/dev/mappings/{path}", raw=raw)
     assert answer.status == status
-    assert answer.body["message"].startswith(says)
+    assert answer.body["message"].startswith(reason)
     assert all(mapping["enabled"] for mapping in dev.call("GET", "/dev/mappings").body["mappings"])

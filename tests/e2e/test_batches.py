@@ -1,4 +1,4 @@
-"""Tests batches, answers and mappings of `make dev`'s stream pump: functions of records and time alone."""
+"""Tests how the stream pump of `make dev` makes batches, reads answers and reads mappings, without an engine."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ PLAIN_MAPPING = StreamMapping("m", "t", "f")
 WINDOWED_MAPPING = StreamMapping("m", "t", "f", tumbling_window_s=60)
 
 
-def record(number: int, event_name: str = "INSERT", more: str = "") -> dict[str, Any]:
-    return {"eventName": event_name, "dynamodb": {"SequenceNumber": str(number), "NewImage": {"x": {"S": more}}}}
+def record(number: int, text: str = "") -> dict[str, Any]:
+    return {"eventName": "INSERT", "dynamodb": {"SequenceNumber": str(number), "NewImage": {"x": {"S": text}}}}
 
 
 def buffer(**fields: Any) -> Buffer:
@@ -42,14 +42,14 @@ def test_a_batch_waits_for_its_window_unless_it_is_full() -> None:
 
 def test_a_batch_has_at_most_six_megabytes() -> None:
     pending = buffer(batch_records=100, batch_window_s=60)
-    pending.add([record(number, more="x" * 1_000_000) for number in range(1, 9)], NOW_S)
+    pending.add([record(number, "x" * 1_000_000) for number in range(1, 9)], NOW_S)
     batch = pending.next_batch(NOW_S)
     assert sequences(batch) == [1, 2, 3, 4, 5, 6]
     assert len(pending.event(batch, "s", "a", NOW_S)) <= 6 * 1024 * 1024
 
 
 @pytest.mark.parametrize(
-    ("answer", "done", "fails"),
+    ("answer", "done", "has_failed"),
     [
         ({"batchItemFailures": []}, 4, False),
         (None, 4, False),
@@ -58,20 +58,20 @@ def test_a_batch_has_at_most_six_megabytes() -> None:
         ({"batchItemFailures": [{"itemIdentifier": "9"}]}, 0, True),
     ],
 )
-def test_partial_failures_are_from_the_lowest_sequence_number(answer: object, done: int, fails: bool) -> None:
-    verdict = read_answer(PLAIN_MAPPING, RECORDS, json.dumps(answer).encode())
-    assert (verdict.done, bool(verdict.error)) == (done, fails)
+def test_a_batch_is_done_up_to_the_first_reported_failure(answer: object, done: int, has_failed: bool) -> None:
+    result = read_answer(PLAIN_MAPPING, RECORDS, json.dumps(answer).encode())
+    assert (result.done, bool(result.error)) == (done, has_failed)
 
 
 @pytest.mark.parametrize("answer", [b"null", b"{}", b'{"state": 7}', b"no json"])
-def test_a_window_without_a_state_in_the_answer_has_failed(answer: bytes) -> None:
-    verdict = read_answer(WINDOWED_MAPPING, RECORDS, answer)
-    assert (verdict.done, verdict.splits, bool(verdict.error)) == (0, True, True)
+def test_a_batch_of_a_window_has_failed_if_the_answer_has_no_state(answer: bytes) -> None:
+    result = read_answer(WINDOWED_MAPPING, RECORDS, answer)
+    assert (result.done, result.splits, bool(result.error)) == (0, True, True)
     assert read_answer(WINDOWED_MAPPING, RECORDS, b'{"state": {}}').done == 4
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         ({"destination": "queue"}, 'rollupCounts has destination "queue"'),
         ({"parallel": 2}, "rollupCounts has parallel 2"),
@@ -81,17 +81,17 @@ def test_a_window_without_a_state_in_the_answer_has_failed(answer: bytes) -> Non
         ({"filters": [{"a": "x"}]}, "the filter"),
     ],
 )
-def test_a_mapping_with_a_setting_that_the_pump_lacks_is_refused(change: dict[str, Any], says: str) -> None:
+def test_a_mapping_is_refused_if_the_pump_lacks_one_of_its_settings(change: dict[str, Any], message: str) -> None:
     mapping = {"name": "rollupCounts", "table": "t", "function": "rollup", "filters": [], **DELIVERY._asdict()}
     assert read_mapping(mapping).batch_records == DELIVERY.batch_records
-    with pytest.raises(LocalError, match=says):
+    with pytest.raises(LocalError, match=message):
         read_mapping(mapping | change)
 
 
 @pytest.mark.parametrize(
     ("window_s", "minute_s", "scaled_s"), [(30, 3, 1.5), (30, 60, 30), (30, 1, 1), (1, 3, 1), (0, 3, 0)]
 )
-def test_a_batch_window_scales_with_the_minute_but_a_window_of_a_second_stays(
+def test_a_batch_window_scales_with_the_minute_down_to_one_second(
     window_s: float, minute_s: int, scaled_s: float
 ) -> None:
     mapping = {"name": "rollupCounts", "table": "t", "function": "rollup", "filters": [], **DELIVERY._asdict()}

@@ -41,6 +41,7 @@ def test_the_code_folder_links_the_packages_and_copies_the_counters(tmp_path: Pa
 
 
 def test_a_file_that_is_restored_with_its_old_time_has_changed(tmp_path: Path) -> None:
+    # The newest time alone would not tell, because `newest.py` stays.
     newest, counters = tmp_path / "newest.py", tmp_path / "counters.py"
     for path, at_s in (newest, 3_000), (counters, 2_000):
         path.write_text("COUNTERS = {}")
@@ -88,13 +89,13 @@ PLATFORMS = [
     ("FreeBSD", "amd64", False),
 ]
 
-# In place of Maven: makes the folder that Maven is told to write to.
-FETCH = 'for one; do case $one in -DoutputDirectory=*) folder=${one#*=};; esac; done; /bin/mkdir "$folder"'
+# A script in place of Maven. It makes the folder that the arguments name for the downloads.
+FAKE_MAVEN = 'for one; do case $one in -DoutputDirectory=*) folder=${one#*=};; esac; done; /bin/mkdir "$folder"'
 
 
 @pytest.fixture
 def new_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
-    """Makes a machine of this kind without programs and with an empty cache. Returns its folder for programs."""
+    """Simulates a machine without programs and with an empty cache. Returns the only folder on its PATH."""
 
     def machine(system: str, processor: str) -> Path:
         monkeypatch.chdir(tmp_path)
@@ -112,7 +113,7 @@ def new_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[st
 def test_dynamodb_local_runs_where_the_embedded_engine_has_no_package(
     new_machine: Callable[[str, str], Path], system: str, processor: str, embedded: bool
 ) -> None:
-    """npm installs the engines of the lock file. On every machine a `dynoxide` on the PATH is used."""
+    """npm has the embedded engine for some machines only. A `dynoxide` on the PATH is an embedded engine, too."""
     programs = new_machine(system, processor)
     assert engine.has_package() == embedded
     assert type(choose_engine(programs, "")) is (Engine if embedded else DynamoDBLocal)
@@ -120,18 +121,18 @@ def test_dynamodb_local_runs_where_the_embedded_engine_has_no_package(
     if not embedded:
         with pytest.raises(LocalError, match=f"no embedded engine for {system.lower()}-.* with ENGINE=dynamodb-local$"):
             Engine().start()
-    program(programs / "dynoxide", "exit 1")
+    write_program(programs / "dynoxide", "exit 1")
     assert type(choose_engine(programs, "")) is Engine
 
 
-def program(path: Path, script: str) -> None:
+def write_program(path: Path, script: str) -> None:
     """Writes a program that runs this shell script."""
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
 
 
 @pytest.mark.parametrize(
-    ("version", "says"),
+    ("version", "message"),
     [
         (None, "DynamoDB Local needs Java 17 or newer, and there is no java: "),
         ('echo "Unable to locate a Java Runtime." >&2; exit 1', "and there is no java: "),
@@ -140,50 +141,50 @@ def program(path: Path, script: str) -> None:
     ],
     ids=["no Java", "a Mac without Java", "an old Java", "no Maven"],
 )
-def test_a_missing_or_old_tool_of_dynamodb_local_is_named_in_one_line(
-    new_machine: Callable[[str, str], Path], version: str | None, says: str
+def test_the_error_names_a_missing_or_old_tool_of_dynamodb_local_in_one_line(
+    new_machine: Callable[[str, str], Path], version: str | None, message: str
 ) -> None:
     programs = new_machine("Darwin", "arm64")
     if version:
-        program(programs / "java", version)
-    with pytest.raises(LocalError, match=says) as missing:
+        write_program(programs / "java", version)
+    with pytest.raises(LocalError, match=message) as missing:
         choose_engine(programs / "data", "").start()
     assert "\n" not in str(missing.value)
     assert not list(programs.glob("cache/tally/*")), "nothing is stored"
 
 
 @pytest.mark.parametrize(
-    ("version", "says"),
+    ("version", "message"),
     [(None, "there is no java: "), ("echo 'openjdk version \"11.0.2\" 2019-01-15' >&2; exit 1", "java is Java 11: ")],
     ids=["no Java", "an old Java"],
 )
-def test_a_missing_or_old_java_is_named_after_dynamodb_local_was_fetched(
-    new_machine: Callable[[str, str], Path], version: str | None, says: str
+def test_the_error_names_a_missing_or_old_java_after_dynamodb_local_was_fetched(
+    new_machine: Callable[[str, str], Path], version: str | None, message: str
 ) -> None:
     programs = new_machine("Darwin", "arm64")
-    program(programs / "java", "echo 'openjdk version \"17.0.15\"' >&2")
-    program(programs / "mvn", FETCH)
+    write_program(programs / "java", "echo 'openjdk version \"17.0.15\"' >&2")
+    write_program(programs / "mvn", FAKE_MAVEN)
     jars()
     (programs / "java").unlink()
     if version:
-        program(programs / "java", version)
-    with pytest.raises(LocalError, match=f"^DynamoDB Local needs Java 17 or newer, and {says}"):
+        write_program(programs / "java", version)
+    with pytest.raises(LocalError, match=f"^DynamoDB Local needs Java 17 or newer, and {message}"):
         choose_engine(programs / "data", "").start()
 
 
-def test_dynamodb_local_is_fetched_once_and_whole(
+def test_dynamodb_local_is_fetched_once_and_completely(
     new_machine: Callable[[str, str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     programs = new_machine("Darwin", "arm64")
-    program(programs / "java", "echo 'openjdk version \"17.0.15\"' >&2")
-    program(programs / "mvn", "echo '[ERROR] no such host'; exit 1")
+    write_program(programs / "java", "echo 'openjdk version \"17.0.15\"' >&2")
+    write_program(programs / "mvn", "echo '[ERROR] no such host'; exit 1")
     with pytest.raises(LocalError, match=r"Maven cannot fetch DynamoDB Local: no such host$"):
         jars()
     assert not list(programs.glob("cache/tally/*"))
-    program(programs / "mvn", f'{FETCH}; echo "$@" > "$folder/asked"')
+    write_program(programs / "mvn", f'{FAKE_MAVEN}; echo "$@" > "$folder/arguments"')
     assert capsys.readouterr().out.startswith("tally: fetching DynamoDB Local by Maven into ")
     kept = jars()
-    assert "--strict-checksums" in (kept / "asked").read_text()
+    assert "--strict-checksums" in (kept / "arguments").read_text()
     assert capsys.readouterr().out.endswith("(50 MB, once)\n")
     (programs / "mvn").unlink()
     assert jars() == kept
@@ -194,10 +195,10 @@ def test_dynamodb_local_is_fetched_once_and_whole(
 def test_the_file_of_dynamodb_local_has_a_write_ahead_log_and_any_other_file_is_unchanged(
     new_machine: Callable[[str, str], Path],
 ) -> None:
-    """Without the log each write waits for the disk four times: on a busy disk 340 ms. With the log it takes 13 ms."""
+    """Without the log, a write waits for the disk four times: 340 ms on a busy disk. With the log, it waits 13 ms."""
     programs = new_machine("Darwin", "arm64")
-    program(programs / "java", "echo 'openjdk version \"17.0.15\"' >&2")
-    program(programs / "mvn", f'{FETCH}; echo "$@" > "$folder/asked"')
+    write_program(programs / "java", "echo 'openjdk version \"17.0.15\"' >&2")
+    write_program(programs / "mvn", FAKE_MAVEN)
     with pytest.raises(LocalError, match="the DynamoDB engine did not start: exit status 0 openjdk version"):
         choose_engine(programs / "data", "").start()
     file = programs / "data/shared-local-instance.db"

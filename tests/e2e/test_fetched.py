@@ -1,4 +1,4 @@
-"""Tests how `make dev` fetches the engine: the choice of the registry, the hash, the cache and errors."""
+"""Tests how `make dev` fetches the engine: from which registry, with which hash, to where, and after which errors."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import json
 import os
 import platform
 import tarfile
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -21,13 +19,14 @@ from tally.dev.base import engine_package
 from tally.dev.base.engine import binary
 from tally.dev.base.errors import LocalError
 from tests.e2e.dev import ROOT
+from tests.e2e.servers import Reply, Server
 
 FETCHING_LINE = "tally: fetching the DynamoDB engine, once, from "
 PACKAGE_PATH = f"/@dynoxide/linux-x64/-/linux-x64-{engine_package.VERSION}.tgz"
 
 
 def package(program: bytes) -> bytes:
-    """Returns a package of npm with this program."""
+    """Returns an npm package that has this program as the engine."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w:gz") as files:
         file = tarfile.TarInfo("package/dynoxide")
@@ -37,6 +36,7 @@ def package(program: bytes) -> bytes:
 
 
 def sha512(content: bytes) -> str:
+    """Returns the hash of a package as npm's lock file has it."""
     return f"sha512-{base64.b64encode(hashlib.sha512(content).digest()).decode()}"
 
 
@@ -44,21 +44,12 @@ def sha512(content: bytes) -> str:
 def serving(content: bytes) -> Iterator[str]:
     """Runs a registry that serves this package, and yields its URL."""
 
-    class Registry(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200 if self.path == PACKAGE_PATH else 404)
-            self.end_headers()
-            self.wfile.write(content if self.path == PACKAGE_PATH else b"")
+    def answer(method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
+        return Reply(200, content, {}) if target == PACKAGE_PATH else Reply(404, b"", {})
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Registry) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
+    server = Server(answer)
+    with server.running():
+        yield server.origin
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +78,7 @@ def test_the_engine_is_fetched_once(
     assert capsys.readouterr().out == f"{FETCHING_LINE}{url}{PACKAGE_PATH}\n"
     assert engine.read_bytes() == b"the engine"
     assert os.access(engine, os.X_OK)
-    assert binary(home / "data") == engine, "the registry has stopped"
+    assert binary(home / "data") == engine, "stored, because the registry has stopped"
     assert capsys.readouterr().out == ""
 
 
@@ -96,14 +87,14 @@ def test_the_engine_is_stored_beside_the_data_if_the_cache_is_not_writable(
 ) -> None:
     archive = package(b"the engine")
     monkeypatch.setitem(engine_package.INTEGRITY, "linux-x64", sha512(archive))
-    monkeypatch.setenv("HOME", os.devnull)
+    monkeypatch.setenv("HOME", os.devnull)  # no folder can be made in it
     with serving(archive) as url:
         monkeypatch.setenv("npm_config_registry", url)
         engine = binary(home / "data")
         with pytest.raises(LocalError, match=r"cannot be kept in .*; set XDG_CACHE_HOME$"):
             binary(Path(os.devnull))
     assert engine.parent == home / "data"
-    assert binary(home / "data") == engine, "the registry has stopped"
+    assert binary(home / "data") == engine, "stored, because the registry has stopped"
 
 
 def test_an_engine_with_another_hash_is_refused_and_not_stored(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,12 +134,12 @@ def test_the_engine_is_fetched_from_the_registry_of_npms_configuration(
     assert engine_package.registry({"HOME": str(home), **environment}) == expected
 
 
-def test_the_pinned_engine_is_the_engine_of_the_lock_file() -> None:
+def test_engine_package_pins_the_engines_of_the_lock_file() -> None:
     locked = json.loads((ROOT / "package-lock.json").read_text())["packages"]
-    ours = {
+    pins = {
         f"node_modules/@dynoxide/{name}": (engine_package.VERSION, pinned)
         for name, pinned in engine_package.INTEGRITY.items()
     }
-    assert ours == {
+    assert pins == {
         name: (entry["version"], entry["integrity"]) for name, entry in locked.items() if "@dynoxide/" in name
     }

@@ -1,4 +1,4 @@
-"""Tests parts of `make dev` without a process: events, responses, paths, objects and the pump."""
+"""Tests parts of `make dev` in this process: events, responses, paths, buckets, and a reader of the pump."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from tests.events import sample
 
 
 def shape(value: Any) -> Any:
+    """Returns the names of an object, with the types of the values."""
     return {name: shape(entry) for name, entry in value.items()} if isinstance(value, dict) else type(value)
 
 
@@ -94,29 +95,30 @@ def test_a_path_is_decoded_as_an_http_api_does(path: str, expected: str | None) 
         assert decoded(path) == expected
 
 
-class Answering:
-    """A fake of the workers: each function answers {}."""
+class FakeWorkers:
+    """In place of the workers: each function answers {}."""
 
     async def invoke(self, name: str, payload: bytes) -> Outcome:
         return Outcome(b"{}")
 
 
-def test_a_throttled_route_answers_429_until_its_bucket_fills(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_throttled_route_answers_429_until_its_rate_allows_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
-    template = Template({}, (Route("GET", "/health", "health", throttle=Throttle(10, 2)),))
-    gateway = Gateway(template, Answering(), None, io.StringIO(), print)  # type: ignore[arg-type]
+    template = Template({}, (Route("GET", "/health", "health", throttle=Throttle(rate_per_s=10, burst=2)),))
+    gateway = Gateway(template, FakeWorkers(), None, io.StringIO(), print)  # type: ignore[arg-type]
 
     def statuses() -> list[int]:
         responses = [asyncio.run(gateway.handle(make_mocked_request("GET", "/health"))) for _ in range(3)]
-        assert {one.body for one in responses if one.status == 429} == {b'{"message":"Too Many Requests"}'}
-        return [one.status for one in responses]
+        refused = {response.body for response in responses if response.status == 429}
+        assert refused == {b'{"message":"Too Many Requests"}'}
+        return [response.status for response in responses]
 
     assert statuses() == [200, 200, 429]
     now_s = 0.1
     assert statuses() == [200, 429, 429]
     now_s = 9
-    assert statuses() == [200, 200, 429], "the burst bounds the requests at one time"
+    assert statuses() == [200, 200, 429], "at most `burst` requests at one time"
 
 
 def test_an_object_name_cannot_leave_its_folder(tmp_path: Path) -> None:
@@ -128,8 +130,8 @@ def test_an_object_name_cannot_leave_its_folder(tmp_path: Path) -> None:
     assert [path.parent for path in tmp_path.rglob("*.object")] == [tmp_path / "objects/abc"]
 
 
-class Trimmed:
-    """A fake engine that has trimmed the records after a stored position."""
+class TrimmedStream:
+    """In place of the engine: it has trimmed the records after the stored position."""
 
     def __init__(self) -> None:
         self.iterators: list[str] = []
@@ -144,11 +146,11 @@ class Trimmed:
         return {"Records": []}  # without a next iterator: the shard is closed
 
 
-def test_a_shard_whose_position_is_trimmed_is_read_from_its_horizon_without_a_message() -> None:
-    """An engine may return an iterator for a trimmed position, and refuse it when it is used."""
+def test_a_shard_whose_position_is_trimmed_is_read_from_its_oldest_record_without_a_message() -> None:
+    """An engine may give an iterator for a trimmed position, and reject the iterator at its first use."""
     messages: list[str] = []
-    mapping, wire, positions = StreamMapping("m", "t", "f"), Trimmed(), Positions(None)
+    mapping, wire, positions = StreamMapping("m", "t", "f"), TrimmedStream(), Positions(None)
     positions.set("m", "arn:aws:dynamodb:x:0:table/t/stream/s", "shard", Position("5"))
-    pump = Pump([mapping], Answering(), wire, positions, messages.append)  # type: ignore[arg-type]
+    pump = Pump([mapping], FakeWorkers(), wire, positions, messages.append)  # type: ignore[arg-type]
     asyncio.run(ShardReader(pump, mapping, "arn:aws:dynamodb:x:0:table/t/stream/s", "shard").run())
     assert (wire.iterators, messages) == (["AFTER_SEQUENCE_NUMBER", "TRIM_HORIZON"], [])

@@ -1,4 +1,4 @@
-"""Tests the stream consumers under `make dev`: a consumer that is killed, and a broken record."""
+"""Tests that a killed consumer counts each change once, and that a broken record blocks no other record."""
 
 from __future__ import annotations
 
@@ -23,29 +23,22 @@ from tests.patience import PATIENCE_S, wait_for
 
 Start = Callable[..., Dev]
 KILLED, BROKEN = "https://example.com/killed", "https://example.com/broken"
-KILL_AFTER_S_MAX = 0.15  # a batch takes about this time
-WAIT_FOR_DOUBLE_S = 1.5  # a double count would come with the next batch, a second later
+KILL_AFTER_S_MAX = 0.15  # about as long as a batch takes
+WAIT_FOR_DOUBLE_S = 1.5  # the rollup adds a visit that counts twice with its next batch, within a second
 
 
-def total(dev: Dev, metric: str, consumer: str) -> float:
-    found: Any = dev.call("GET", "/dev/metrics").body["metrics"]
-    return sum(one["sum"] for one in found if one["metric"] == metric and one["dimensions"].get("consumer") == consumer)
+def metric_sum(dev: Dev, metric: str, consumer: str) -> float:
+    metrics: Any = dev.call("GET", "/dev/metrics").body["metrics"]
+    return sum(m["sum"] for m in metrics if m["metric"] == metric and m["dimensions"].get("consumer") == consumer)
 
 
 def s3_client(endpoint: str) -> Any:
-    """Returns a client of the local S3."""
-    return boto3.client(
-        "s3",
-        endpoint_url=endpoint,
-        region_name="eu-west-1",
-        aws_access_key_id="local",
-        aws_secret_access_key="local",
-        config=Config(proxies={}, s3={"addressing_style": "path"}),
-    )
+    """Returns a client of the S3 of `make dev`."""
+    return boto3.client("s3", endpoint_url=endpoint, config=Config(proxies={}, s3={"addressing_style": "path"}))
 
 
 def test_a_consumer_that_is_killed_counts_each_change_once(start: Start) -> None:
-    """The consumer is killed twice while 200 visits come: before, in or after a transaction."""
+    """The test kills the rollup twice while 200 visits come: before, in or after a transaction of the rollup."""
     dev, chance = start().wait_until_ready(), random.Random(0)
     for first in range(0, 200, 50):
         entries = [
@@ -66,7 +59,7 @@ def test_a_consumer_that_is_killed_counts_each_change_once(start: Start) -> None
 
 
 def processor_ticks(dev: Dev) -> dict[int, str]:
-    """Returns the processor time of the rollup's processes. When it changes, the rollup has got a batch."""
+    """Returns the processor time of each process of the rollup, which changes when the rollup gets a batch."""
     ticks = {}
     for pid in dev.workers("rollup"):
         with suppress(OSError):  # the process has ended
@@ -75,7 +68,7 @@ def processor_ticks(dev: Dev) -> dict[int, str]:
 
 
 def redrive(dev: Dev) -> tuple[int, list[str]]:
-    """Redrives the dead letters. Returns the exit status and the lines, without the lines that list the letters."""
+    """Redrives the dead letters. Returns the exit status and the output, without the list of the dead letters."""
     repair = ["repair", "--only", "dead-letters", "--by", "ann", "--why", "x", "--yes"]
     command = [sys.executable, "-m", "tally.cli", *repair, "--local", "--port", str(dev.port)]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
@@ -84,19 +77,19 @@ def redrive(dev: Dev) -> tuple[int, list[str]]:
 
 
 @pytest.mark.long
-def test_a_broken_receipt_blocks_nothing_and_applies_once_when_it_is_repaired(start: Start) -> None:
+def test_a_broken_receipt_blocks_no_visit_and_applies_once_after_somebody_corrects_it(start: Start) -> None:
     dev = start().wait_until_ready()
     stack = dev.call("GET", "/dev/stack").body
     dynamo, store = client(dev.endpoint), s3_client(stack["s3"])
-    facts = {"id": "broken", "counter": "visits", "target": BROKEN}
-    broken: dict[str, Any] = {name: {"S": value} for name, value in facts.items()}
+    texts = {"id": "broken", "counter": "visits", "target": BROKEN}
+    broken: dict[str, Any] = {name: {"S": value} for name, value in texts.items()}
     broken |= {"at": {"N": str(int(time.time()) // 60)}, "rollup": {"BOOL": True}, "amount": {"S": "lots"}}
     dynamo.put_item(TableName=stack["receipts"], Item=broken)
     dev.visit(BROKEN, KEY)
     wait_for(lambda: dev.visits(BROKEN)[0] == 1)
-    wait_for(lambda: all(total(dev, "DeadLetters", name) == 1 for name in ("rollup", "bookkeeper")))
+    wait_for(lambda: all(metric_sum(dev, "DeadLetters", name) == 1 for name in ("rollup", "bookkeeper")))
 
-    keys = sorted(one["Key"] for one in store.list_objects_v2(Bucket=stack["bucket"])["Contents"])
+    keys = sorted(object_["Key"] for object_ in store.list_objects_v2(Bucket=stack["bucket"])["Contents"])
     assert [key.partition("/")[0] for key in keys] == ["bookkeeper", "rollup"]
     blocked_lines = [f"blocked  {key}: amount cannot be {{'S': 'lots'}}" for key in keys]
     summary = "2 dead letters are not applied. Resolve them first; nothing else was repaired"
@@ -107,7 +100,7 @@ def test_a_broken_receipt_blocks_nothing_and_applies_once_when_it_is_repaired(st
         letter = json.loads(store.get_object(Bucket=stack["bucket"], Key=key)["Body"].read())
         assert (f"{letter['consumer']}/", letter["table"]) == (key[: key.index("/") + 1], "receipts")
         assert letter["record"]["dynamodb"]["NewImage"] == broken
-        letter["record"]["dynamodb"]["NewImage"]["amount"] = {"N": "3"}
+        letter["record"]["dynamodb"]["NewImage"]["amount"] = {"N": "3"}  # 1 visit + 3 = 4
         store.put_object(Bucket=stack["bucket"], Key=key, Body=json.dumps(letter).encode())
     assert redrive(dev) == (0, ["2 applied, 0 already gone, 0 blocked", "all is well: dead-letters"])
     assert dev.visits(BROKEN)[0] == 4

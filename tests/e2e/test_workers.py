@@ -1,4 +1,4 @@
-"""Tests the workers that a zygote forks, with functions that fail, hang, die, or have many callers at once."""
+"""Tests workers: forks of the zygote, which run functions that fail, hang, die, or have many callers at once."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from tally.dev.stack.prepared import prepare_stack
 from tests.e2e.dev import ROOT, running
 from tests.patience import PATIENCE_S
 
+# The field `do` of an event says what the function does.
 HANDLERS = """
 import os, signal, sys, time
 import counters
@@ -51,7 +52,7 @@ def handler(event, context):
             before = logger.get_correlation_id()
             logger.set_correlation_id("an event")
             return before
-        case "no json": return {"set": {1}, "number": float("nan"), "text": "\\ud800"}[event["what"]]
+        case "no json": return {"set": {1}, "number": float("nan"), "text": "\\ud800"}[event["value"]]
     return os.getpid()
 """
 
@@ -69,9 +70,9 @@ class Functions:
         self.code, self.workers = code, workers
 
     def with_timeout(self, timeout_s: float) -> str:
-        """Adds the function `reads` with another timeout, and returns the name to invoke it by."""
-        changed = {f"reads {timeout_s}": replace(self.workers.functions["reads"], timeout_s=timeout_s)}
-        self.workers.functions = {**self.workers.functions, **changed}
+        """Adds a copy of the function `reads` with another timeout, and returns the name of the copy."""
+        copy = {f"reads {timeout_s}": replace(self.workers.functions["reads"], timeout_s=timeout_s)}
+        self.workers.functions = {**self.workers.functions, **copy}
         return f"reads {timeout_s}"
 
     async def call(self, name: str = "reads", **event: object) -> Any:
@@ -92,23 +93,25 @@ Run = Callable[..., None]
 
 @pytest.fixture
 def run(tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs a test body with the functions of a stack. `bound`: the largest number of workers of a function."""
+    """Runs a test body with the functions of a stack. `workers_max`: of each function."""
     lambdas = tmp_path / "lambdas"
     lambdas.mkdir()
     (lambdas / "handlers.py").write_text(HANDLERS)
     monkeypatch.setattr(code, "LAMBDAS", lambdas)
 
-    def run_one(body: Callable[[Functions], Awaitable[None]], bound: int = 1) -> None:
+    def run_one(body: Callable[[Functions], Awaitable[None]], workers_max: int = 1) -> None:
         async def run_body() -> None:
             async with Wire(engine.endpoint, engine.endpoint) as wire:
                 versions = CodeVersions(stack, wire)
                 zygote, template = await versions.load_first(spawned)
-                workers = Workers(zygote, template.functions, stack.logs.resolve(), versions.restart_zygote, bound)
+                workers = Workers(
+                    zygote, template.functions, stack.logs.resolve(), versions.restart_zygote, workers_max
+                )
                 try:
                     await body(Functions(versions, workers))
                 finally:
                     await workers.close()
-            await until(lambda: len(asyncio.all_tasks()) == 1)  # a task that does not end would warn
+            await until(lambda: len(asyncio.all_tasks()) == 1)  # Python would warn of a task that has not ended
 
         with prepare_stack(DevOptions(ROOT, 0, tmp_path / "data", engine.endpoint, "*")) as (stack, spawned):
             asyncio.run(run_body())
@@ -124,15 +127,15 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 def test_a_function_runs_as_in_lambda(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checks a function's variables, context and answers. The next event gets nothing of the event before."""
+    """The environment, the context and the answers are as in Lambda. An event sees nothing of an earlier event."""
     monkeypatch.setenv("HTTP_PROXY", "http://proxy.example.com")
     monkeypatch.setenv("AWS_PROFILE", "mine")
 
     async def body(functions: Functions) -> None:
-        found = await functions.call(do="environment")
-        assert found["LAMBDA_TASK_ROOT"] == str(tmp_path / "data/task/0")
-        assert (found["AWS_LAMBDA_FUNCTION_NAME"], found["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"]) == ("reads", "512")
-        assert not {"HTTP_PROXY", "AWS_PROFILE", "HOME", "TALLY_DEAD_LETTER_BUCKET"} & found.keys()
+        variables = await functions.call(do="environment")
+        assert variables["LAMBDA_TASK_ROOT"] == str(tmp_path / "data/task/0")
+        assert (variables["AWS_LAMBDA_FUNCTION_NAME"], variables["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"]) == ("reads", "512")
+        assert not {"HTTP_PROXY", "AWS_PROFILE", "HOME", "TALLY_DEAD_LETTER_BUCKET"} & variables.keys()
         request_id, name, remaining_ms, arn, *_ = await functions.call(do="context")
         assert (len(request_id), name) == (36, "reads")
         assert arn == "arn:aws:lambda:eu-west-1:000000000000:function:reads"
@@ -144,8 +147,8 @@ def test_a_function_runs_as_in_lambda(run: Run, tmp_path: Path, monkeypatch: pyt
         pid = await functions.call()
         error = await functions.failure(do="raise")
         assert (error["errorType"], error["errorMessage"]) == ("ValueError", "no")
-        for what in ("set", "number", "text"):  # these values are not JSON
-            assert (await functions.failure(do="no json", what=what))["errorType"] == "Runtime.MarshalError"
+        for value in ("set", "number", "text"):  # JSON has no such set, number or text
+            assert (await functions.failure(do="no json", value=value))["errorType"] == "Runtime.MarshalError"
         assert await functions.call() == pid
 
     run(body)
@@ -155,11 +158,11 @@ def test_a_function_runs_as_in_lambda(run: Run, tmp_path: Path, monkeypatch: pyt
 
 def test_a_worker_that_ends_or_hangs_is_replaced(run: Run) -> None:
     async def body(functions: Functions) -> None:
-        for how, says in (("die", "signal: SIGKILL"), ("exit", "exit status 3")):
+        for end, message in (("die", "signal: SIGKILL"), ("exit", "exit status 3")):
             pid = await functions.call()
-            error = await functions.failure(do=how)
+            error = await functions.failure(do=end)
             assert error["errorType"] == "Runtime.ExitError"
-            assert says in error["errorMessage"]
+            assert message in error["errorMessage"]
             assert await functions.call() != pid
         pid = await functions.call()
         error = await functions.failure(functions.with_timeout(1), do="sleep", s=PATIENCE_S)
@@ -172,7 +175,7 @@ def test_a_worker_that_ends_or_hangs_is_replaced(run: Run) -> None:
 
 
 def test_a_worker_that_is_killed_before_it_takes_an_event_fails_no_call(run: Run) -> None:
-    """The event goes to another worker. A worker writes a byte when it takes an event."""
+    """`make dev` gives such an event to another worker, because a worker that takes an event writes a byte."""
 
     async def body(functions: Functions) -> None:
         pid = await functions.call()
@@ -181,12 +184,12 @@ def test_a_worker_that_is_killed_before_it_takes_an_event_fails_no_call(run: Run
         await asyncio.sleep(0)
         os.kill(pid, signal.SIGKILL)
         assert await waiting != pid
-        os.kill(idle := await functions.call(), signal.SIGKILL)
+        os.kill(idle := await functions.call(), signal.SIGKILL)  # the worker has answered, and has no event
         assert await functions.call() != idle
         zygote = await functions.call(do="parent")
         os.kill(zygote, signal.SIGKILL)
         await until(lambda: not running([zygote]))
-        assert await functions.call() not in (pid, idle), "another zygote reads the same code"
+        assert await functions.call() not in (pid, idle), "a new zygote forks workers with the same code"
 
     run(body)
 
@@ -197,8 +200,8 @@ def test_new_code_runs_when_it_loads_without_an_error(run: Run, tmp_path: Path) 
 
     async def body(functions: Functions) -> None:
         old = await functions.call()
-        patient = functions.with_timeout(PATIENCE_S)
-        busy = asyncio.create_task(functions.call(patient, do="wait", folder=str(tmp_path)))
+        slow = functions.with_timeout(PATIENCE_S)
+        busy = asyncio.create_task(functions.call(slow, do="wait", folder=str(tmp_path)))
         await until((tmp_path / "waiting").exists)
         with pytest.raises(LocalError, match=r"^.*/lambdas/counters\.py, line \d+: SyntaxError: "):
             await functions.code.load_next(b"def")
@@ -209,7 +212,7 @@ def test_new_code_runs_when_it_loads_without_an_error(run: Run, tmp_path: Path) 
         zygote, _ = await functions.code.load_next(counters)
         functions.workers.replace(zygote, functions.workers.functions)
         (tmp_path / "free").touch()
-        assert await busy == old  # an invocation in flight ends with the old code
+        assert await busy == old  # the invocation that began with the old code ends with the old code
         assert await functions.call() == "new code"
 
     run(body)
@@ -222,10 +225,10 @@ def test_the_number_of_workers_grows_up_to_its_bound(run: Run, tmp_path: Path, m
             pids |= set(await asyncio.gather(*(functions.call(do="sleep", s=0.1) for _ in range(4))))
         pids |= set(await asyncio.gather(*(functions.call(do="sleep", s=0.2) for _ in range(8))))
         assert len(pids) == 2
-        patient = functions.with_timeout(PATIENCE_S)
-        long_calls = [asyncio.create_task(functions.call(patient, do="wait", folder=str(tmp_path))) for _ in range(2)]
+        slow = functions.with_timeout(PATIENCE_S)
+        long_calls = [asyncio.create_task(functions.call(slow, do="wait", folder=str(tmp_path))) for _ in range(2)]
         await until((tmp_path / "waiting").exists)
-        monkeypatch.setattr(workers, "HANG_S", PATIENCE_S)
+        monkeypatch.setattr(workers, "HANG_S", PATIENCE_S)  # no worker beyond workers_max
         with monkeypatch.context() as hasty:
             hasty.setattr(workers, "QUEUE_S_MAX", 0.3)
             with pytest.raises(ThrottledError):
@@ -235,4 +238,4 @@ def test_the_number_of_workers_grows_up_to_its_bound(run: Run, tmp_path: Path, m
         (tmp_path / "free").touch()
         assert set(await asyncio.gather(*long_calls)) == pids  # no call was lost
 
-    run(body, bound=2)
+    run(body, workers_max=2)

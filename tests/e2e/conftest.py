@@ -1,6 +1,6 @@
-"""Fixtures: one `make dev` that most tests share, and `start` for a test that needs its own.
+"""Fixtures: one `make dev` that most tests share, and `start` for a test that needs another `make dev`.
 
-Tests in Chromium are in the long tier.
+Tests in Chromium have the marker `long`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tests.e2e.dev import Dev
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark browser tests as long: the start of Chromium and its pages cost as much as a hundred other tests."""
+    """Marks tests in Chromium as long, because Chromium and its pages cost as much as a hundred other tests."""
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.long)
 
 
-@pytest.fixture(scope="package")  # at rest it takes a tenth of a core
+@pytest.fixture(scope="package")  # an idle `make dev` takes a tenth of a core
 def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
     started = Dev(tmp_path_factory.mktemp("dev") / "data")
     try:
@@ -34,7 +34,7 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Dev]]:
-    """Starts a `make dev` for one test, with the data folder `name`. The fixture stops it after the test."""
+    """Returns a function that starts a `make dev` with the data folder `name`. After the test, each `make dev` stops."""
     all_started: list[Dev] = []
 
     def start_one(*arguments: str, name: str = "data", **environment: Any) -> Dev:

@@ -268,9 +268,7 @@ def plays_of_pages_that_are_left(page: Page, site: Site, api_url: str) -> int:
     def counted() -> int:
         return int(page.request.get(url).json()["value"])
 
-    deadline_s = time.monotonic() + PATIENCE_S
-    while counted() < PAGES_LEFT and time.monotonic() < deadline_s:
-        page.wait_for_timeout(10)
+    wait_for(lambda: counted() >= PAGES_LEFT)
     page.wait_for_timeout(QUIET_MS)
     return counted()
 

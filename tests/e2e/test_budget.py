@@ -296,14 +296,14 @@ class Rounds:
         team, first = self.team, len(self.team.steps)
         round_jobs = jobs(self.chance, number * HOLDS, len(self.reads))
         self.callers_ended.clear()
+
+        def has_read(times: int) -> bool:
+            return len(self.reads) >= times or reading.done()
+
         with ThreadPoolExecutor(HOLDS) as callers, ThreadPoolExecutor(2) as others:
             disturbing = [others.submit(disturb, first) for disturb in (self.change_limits, self.kill_workers)]
             try:
-                holds = list(
-                    callers.map(
-                        lambda job: run_job(team, job, lambda n: len(self.reads) >= n or reading.done()), round_jobs
-                    )
-                )
+                holds = list(callers.map(lambda job: run_job(team, job, has_read), round_jobs))
             finally:
                 self.callers_ended.set()
             for future in disturbing:

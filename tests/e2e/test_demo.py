@@ -19,13 +19,14 @@ from tests.e2e.dev import Dev
 from tests.environments import ROOT
 from tests.patience import PATIENCE_S
 
+# The demo with longer limits, for a busy machine.
 PATIENT_DEMO = f"""
 import sys
 from bench.demo import __main__, replay
 replay.COUNTS_S_MAX = replay.SERIES_WAIT_MINUTES_MAX = {PATIENCE_S}
 sys.exit(__main__.main())
 """
-LINES = 200  # the answers of ten are lost, and twenty are sent twice
+LINES = 200  # the demo loses ten of the answers, and sends twenty visits twice
 
 
 @pytest.mark.long
@@ -33,14 +34,14 @@ def test_the_demo_and_the_console_show_the_numbers_of_the_log(start: Callable[..
     log = tmp_path / "first-lines.log.gz"
     whole = gzip.decompress((ROOT / "bench/data/nasa-http-aug95-first-lines.log.gz").read_bytes())
     log.write_bytes(gzip.compress(b"\n".join(whole.split(b"\n")[:LINES]) + b"\n"))
-    dev = start(TALLY_MINUTE_S="1").wait_until_ready()  # drift is judged, and top lists are written, within 25 s
+    dev = start(TALLY_MINUTE_S="1").wait_until_ready()  # so Tally judges drift and writes top lists within 25 s
     process = subprocess.run(
         [sys.executable, "-c", PATIENT_DEMO, "--port", str(dev.port), "--log", str(log)],
         capture_output=True, text=True, check=False, cwd=ROOT,
     )  # fmt: skip
     assert process.returncode == 0, process.stdout + process.stderr
     assert "10  visits again because their answer was lost" in process.stdout
-    assert " s after the last visit." in process.stdout  # the demo did not give up
+    assert " s after the last visit." in process.stdout  # the demo has waited until all visits counted
     assert ": 0 tallies drifted" in process.stdout
     assert ": series and top list of the 10 most visited pages equal the log." in process.stdout
     address = process.stdout.split()[-1]

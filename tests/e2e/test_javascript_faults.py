@@ -2,7 +2,7 @@
 
 Two tabs of one user and a browser of another user reload, close and leave pages, and go offline. Requests and answers
 get lost, and other answers are 503, 429 or a captive portal's page. With SEED 1 to 5 all 3,000 plays counted once, and
-each like ended as its last change. Without the client, each attempt had a new key, and 300 plays counted as 311 to 325.
+each like ended as its last change. A page that sent each retry with a new key counted 300 plays as 311 to 325.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ window.tally = new Tally({ user: () => query.get("user"), token: () => query.get
 
 @dataclass
 class Visitor:
-    """A browser with tabs. `user`: the signed-in user; empty: no user is signed in.
+    """A browser with tabs. `user`, `token`: of the signed-in user; empty: no user is signed in. `url`: of the page.
 
     `likes`: by post or article, whether the last change put the like.
     """
@@ -61,7 +61,7 @@ class Visitor:
     errors: list[str] = field(default_factory=list)
 
     def open(self) -> Page:
-        """Open a tab."""
+        """Opens a tab with the page."""
         page = self.context.new_page()
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.tabs.append(page)
@@ -69,12 +69,12 @@ class Visitor:
         return page
 
     def load(self, page: Page) -> None:
-        """Loads the page, also if the tab has it."""
+        """Loads the page with the present user. If the tab has the page, reloads it."""
         page.goto(f"{self.url}?user={self.user}&token={self.token}")
         page.wait_for_function("window.tally")
 
     def play(self, page: Page, video: str, times: int) -> None:
-        """Plays a video some times in one task."""
+        """Plays a video `times` times in one script."""
         page.evaluate("([video, times]) => { while (times--) tally.increment('plays', video) }", [video, times])
         self.plays_sent += times
 
@@ -87,14 +87,14 @@ class Visitor:
         page.evaluate(script, [post, list(changes)])
         self.likes[post] = changes[-1]
 
-    def waiting(self) -> int:
+    def count_waiting(self) -> int:
         """Returns how many changes wait for an answer."""
         return int(self.tabs[0].evaluate("tally.waiting().length"))
 
-    def settle(self) -> None:
+    def wait_until_answered(self) -> None:
         """Waits until no change waits for an answer."""
-        while left := self.waiting():
-            wait_for(lambda left=left: self.waiting() < left, every_s=0.5)  # type: ignore[misc]
+        while left := self.count_waiting():
+            wait_for(lambda left=left: self.count_waiting() < left, every_s=0.5)  # type: ignore[misc]
 
 
 @pytest.fixture
@@ -106,20 +106,20 @@ def api(dev: Dev) -> Iterator[FaultyApi]:
 
 @pytest.fixture
 def new_visitor(browser: Browser, dev: Dev) -> Iterator[Callable[..., Visitor]]:
-    """Makes visitors. Their pages must have no errors."""
+    """Makes visitors. Fails after a test whose pages had an error."""
     all_visitors: list[Visitor] = []
 
-    def visitor(site: Site, user: str = "") -> Visitor:
+    def make(site: Site, user: str = "") -> Visitor:
         context = chromium.new_context(browser)
         context.add_init_script(HASTE)
         all_visitors.append(Visitor(user, user and dev.token(user), f"{site.server.origin}/page", context))
         all_visitors[-1].open()
         return all_visitors[-1]
 
-    yield visitor
-    for one in all_visitors:
-        one.context.close()
-        assert one.errors == []
+    yield make
+    for visitor in all_visitors:
+        visitor.context.close()
+        assert visitor.errors == []
 
 
 def act(chance: random.Random, person: Visitor, plays: int) -> None:
@@ -134,7 +134,7 @@ def act(chance: random.Random, person: Visitor, plays: int) -> None:
         case ["burst"]:
             person.play(page, video, min(plays, chance.randrange(10, 60)))
         case ["like"]:
-            first = not person.likes.get(post, False)
+            first = not person.likes.get(post, False)  # the changes alternate
             person.like(page, post, *(first ^ bool(turn % 2) for turn in range(chance.choice((1, 1, 2, 3)))))
         case ["reload"]:
             person.play(page, video, min(plays, 3))  # the reload comes before the answers
@@ -164,10 +164,10 @@ def test_under_faults_each_play_counts_once_and_each_like_ends_as_its_last_chang
     with site.server.running():
         ann, bob = new_visitor(site, f"ann-{SEED}"), new_visitor(site, f"bob-{SEED}")
         ann.open()
-        while (left := PLAYS - ann.plays_sent - bob.plays_sent) > 0:
-            act(chance, chance.choice((ann, ann, bob)), left)
+        while (plays_left := PLAYS - ann.plays_sent - bob.plays_sent) > 0:
+            act(chance, chance.choice((ann, ann, bob)), plays_left)
         for person in (ann, bob):
-            person.settle()
+            person.wait_until_answered()
     counted = sum(dev.plays(video) - before[video] for video in VIDEOS)
     print(f"seed {SEED}: {PLAYS} plays sent, {counted} counted; requests: {dict(api.fault_counts)}")
     assert counted == PLAYS
@@ -189,21 +189,16 @@ def act_without_sign_in(chance: random.Random, reader: Visitor) -> None:
     """Makes a reader, who is not signed in, do one random thing."""
     page, article = chance.choice(reader.tabs), chance.choice(ARTICLES)
     changes = [chance.random() < 0.6 for _ in range(chance.choice((1, 1, 2, 3)))]
-    match chance.choices(["like", "offline", "reload", "close"], [70, 5, 15, 10], k=1):
-        case ["like"]:
-            reader.like(page, article, *changes)
-        case ["offline"]:
-            reader.context.set_offline(True)
-            reader.like(page, article, *changes)
-            reader.context.set_offline(False)
-        case ["reload"]:
-            reader.like(page, article, *changes)  # the reload comes before the answers
-            reader.load(page)
-        case ["close"]:
-            reader.like(page, article, *changes)
-            reader.tabs.remove(page)
-            page.close()
-            reader.open()
+    [action] = chance.choices(["like", "offline", "reload", "close"], [70, 5, 15, 10], k=1)
+    reader.context.set_offline(action == "offline")
+    reader.like(page, article, *changes)
+    reader.context.set_offline(False)
+    if action == "reload":  # before the answers come
+        reader.load(page)
+    if action == "close":
+        reader.tabs.remove(page)
+        page.close()
+        reader.open()
 
 
 def likers_of(dev: Dev, article: str) -> list[str | None]:
@@ -229,9 +224,9 @@ def test_under_faults_each_anonymous_like_ends_as_its_last_change_and_a_sign_in_
                 os.kill(pid, signal.SIGKILL)
                 killed += 1
         for reader in readers:
-            reader.settle()
-            of = [f"hearts:{article}" for article in reader.likes]
-            likes = reader.tabs[0].evaluate("(of) => tally.mine(of)", of)
+            reader.wait_until_answered()
+            hearts = [f"hearts:{article}" for article in reader.likes]
+            likes = reader.tabs[0].evaluate("(hearts) => tally.mine(hearts)", hearts)
             assert {like["id"]: like["present"] for like in likes} == reader.likes
         for article in ARTICLES:
             assert likers_of(dev, article) == [None] * sum(reader.likes.get(article, False) for reader in readers)
@@ -242,10 +237,10 @@ def test_under_faults_each_anonymous_like_ends_as_its_last_change_and_a_sign_in_
         ann.load(signed_in_tab)
         for _ in range(20):
             ann.like(other_tab, chance.choice(ARTICLES), chance.random() < 0.6)
-        ann.load(other_tab)
+        ann.load(other_tab)  # signs in, too
         for article in ARTICLES:
             wait_for(lambda article=article: not signed_in_tab.evaluate(HAS_ANONYMOUS_LIKE, article), every_s=0.5)  # type: ignore[misc]
-        ann.settle()
+        ann.wait_until_answered()
     faults = sum(count for fault, count in api.fault_counts.items() if fault != "none")
     print(f"seed {SEED}: {killed} workers killed; requests: {dict(api.fault_counts)}")
     assert faults > 10
@@ -253,5 +248,5 @@ def test_under_faults_each_anonymous_like_ends_as_its_last_change_and_a_sign_in_
     for article in ARTICLES:
         likers = likers_of(dev, article)
         assert likers.count(None) == sum(reader.likes.get(article, False) for reader in others)
-        # If ann's last change deleted the anonymous like, the sign-in may have made it the user's before.
+        # The sign-in may have made an anonymous like ann's before her last change deleted the anonymous like.
         assert ann.user in likers or not ann.likes.get(article)

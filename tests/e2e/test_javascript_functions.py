@@ -12,6 +12,7 @@ from tests.e2e.dev import Dev
 from tests.patience import PATIENCE_S
 
 LAMBDA = Path(__file__).resolve().parents[2] / "tally/javascript/lambda.js"
+# Prints the answers of seven calls, or the fields of the errors that they throw.
 PROGRAM = """
 import { TallyFunctions } from %s;
 const tally = new TallyFunctions({ prefix: "", caller: "shop" });
@@ -25,10 +26,11 @@ console.log(JSON.stringify([
   await tally.get_counter({ counter: "usage", id: "js" }),
   await tally.put_mine({ counter: "hearts", id: "js", caller: "ann" }),
   await errorOf(tally.increment({ counter: "stock", id: "js", amount: -1 })),
-  await errorOf(new TallyFunctions({ functions: {} }).health({})),
+  await errorOf(new TallyFunctions({ functions: {} }).health({})),  // the function has no name
 ]));
 """
 
+# Loses the first two answers.
 LOSING_PROGRAM = """
 import { LambdaClient } from "@aws-sdk/client-lambda";
 import { TallyFunctions } from %s;
@@ -57,10 +59,10 @@ def run(dev: Dev, program: str) -> Any:
     return json.loads(ended.stdout)
 
 
-def test_each_operation_is_a_method_and_a_lost_answer_counts_once(dev: Dev) -> None:
+def test_operations_are_methods_and_a_repeated_key_counts_once(dev: Dev) -> None:
     first, replay, other, read, liked, refused, unnamed = run(dev, PROGRAM)
     assert [counted["replayed"] for counted in (first, replay, other)] == [False, True, False]
-    assert read["value"] == 8
+    assert read["value"] == 7 + 1
     assert (liked["child"], liked["present"]) == ("ann", True)
     assert refused[:3] == ["TallyError", "urn:problem-type:tally:limit-reached", False]
     assert unnamed[0] == "TypeError"

@@ -1,4 +1,4 @@
-"""Tests the page /dev/openapi in Chromium. It shows every operation, and loads nothing from another origin."""
+"""Tests in Chromium that the page /dev/openapi shows every operation, and loads nothing from another origin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.e2e.dev import Dev
 
 @pytest.fixture
 def page(dev: Dev, browser: Browser) -> Iterator[Page]:
-    """The open page. It must have no errors and load nothing from another origin."""
+    """The open page. Fails after a test if the page had an error, or called another origin."""
     errors, loaded = [], []
     with chromium.new_context(browser) as context:
         context.add_init_script(path=AXE)
@@ -38,7 +38,7 @@ def test_the_page_shows_every_operation_with_its_details(page: Page, dev: Dev) -
     assert "undefined" not in page.inner_text("main")
 
 
-def test_the_page_has_the_consoles_colours_and_fits_a_narrow_screen(page: Page) -> None:
+def test_the_page_has_the_colours_of_the_console_and_fits_a_narrow_screen(page: Page) -> None:
     expect(page.locator("main > details").first).to_be_visible()
     page.set_viewport_size(NARROW)
     backgrounds = {}

@@ -1,4 +1,4 @@
-"""Tests in Chromium, with the calls that players make, that each viewing counts once."""
+"""Tests in Chromium that each viewing (docs/browser.md) counts once, whatever a player does."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tests.e2e import chromium
 from tests.e2e.dev import ROOT, Dev
 from tests.e2e.servers import Reply, Server
 
+# `plays` a source from its start, `goesOn` with another source at the same second, and `ends` by a seek to the end.
 PAGE = """<!doctype html><html lang=en><meta charset=utf-8><title>t</title><link rel=icon href=data:,>
 <div id=box><audio id=player muted></audio></div><tally-plays of=%(film)s for=player></tally-plays><script type=module>
 import { Tally } from "%(api)s/client/tally.js"; import { define } from "%(api)s/client/elements.js";
@@ -29,6 +30,7 @@ window.ends = async () => { const over = new Promise((done) => player.addEventLi
   player.currentTime = player.duration - .2; await over; await new Promise((done) => setTimeout(done, 100)) };
 window.blob = async () => URL.createObjectURL(await (await fetch("/film.wav")).blob());
 </script>"""
+# What a player does: (how many viewings that is, the calls).
 CASES = {
     "one play": (1, "await plays('/film.wav')"),
     "pauses and seeks": (
@@ -81,11 +83,13 @@ CASES = {
 FRAME, FRAME_S = b"\xff\xfb\x10\xc0" + bytes(100), 1152 / 44100
 """Silence as MPEG-1 layer III: 32 kbit/s, 44.1 kHz, one channel. An HLS segment may have such frames: RFC 8216, 3.4."""
 FRAMES, SEGMENTS = 77, 10  # the frames of a segment last two seconds
+# The playlist of the stream, with two qualities (hls.js: levels).
 LEVELS = "".join(f'#EXT-X-STREAM-INF:BANDWIDTH={rate},CODECS="mp4a.40.34"\n{rate}.m3u8\n' for rate in (32000, 64000))
 PLAYERS = {"/video.js": "video.js/dist/video.min.js", "/hls.js": "hls.js/dist/hls.min.js"}
 
 
 def sound(seconds: int) -> bytes:
+    """Returns silence as a WAV file."""
     out = io.BytesIO()
     with wave.open(out, "wb") as file:
         file.setnchannels(1)
@@ -96,14 +100,15 @@ def sound(seconds: int) -> bytes:
 
 
 def segment(number: int) -> bytes:
-    """Returns a segment of a stream, with the time at which it begins, in units of MPEG: 90,000 a second."""
-    began = int(number * FRAMES * FRAME_S * 90_000).to_bytes(8, "big")
-    owner = b"com.apple.streaming.transportStreamTimestamp\0" + began
+    """Returns a segment of the stream. Its tag says when it begins, in units of MPEG: 90,000 a second."""
+    begins = int(number * FRAMES * FRAME_S * 90_000).to_bytes(8, "big")
+    owner = b"com.apple.streaming.transportStreamTimestamp\0" + begins
     tag = b"PRIV" + len(owner).to_bytes(4, "big") + b"\0\0" + owner
     return b"ID3\x04\0\0\0\0\0" + bytes([len(tag)]) + tag + FRAME * FRAMES
 
 
-def segments(rate: str) -> str:
+def playlist(rate: str) -> str:
+    """Returns the playlist of a quality."""
     length = f"#EXTINF:{FRAMES * FRAME_S:.5f},"
     lines = [line for number in range(SEGMENTS) for line in (length, f"{rate}-{number}.mp3")]
     return "\n".join(["#EXTM3U", "#EXT-X-TARGETDURATION:3", "#EXT-X-PLAYLIST-TYPE:VOD", *lines, "#EXT-X-ENDLIST"])
@@ -113,23 +118,23 @@ FILM, ADVERTISEMENT = sound(20), sound(2)
 
 
 def site_of(film: str, api: str) -> Server:
-    """Returns a server of a page with a player, of sounds, of a stream, and of players from npm."""
+    """Returns a server with a page that plays, sounds, a stream, and the players of npm packages."""
 
     def answer(method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
         path = target.partition("?")[0]
-        name, _, kind = path[1:].rpartition(".")
+        name, _, extension = path[1:].rpartition(".")
         if path in PLAYERS:
             return Reply(200, (ROOT / "node_modules" / PLAYERS[path]).read_bytes(), {"content-type": "text/javascript"})
-        if kind == "m3u8":
-            lines = f"#EXTM3U\n{LEVELS}" if name == "film" else segments(name)
+        if extension == "m3u8":
+            lines = f"#EXTM3U\n{LEVELS}" if name == "film" else playlist(name)
             return Reply(200, lines.encode(), {"content-type": "application/vnd.apple.mpegurl"})
-        if kind == "mp3":
+        if extension == "mp3":
             return Reply(200, segment(int(name.rpartition("-")[2])), {"content-type": "audio/mpeg"})
-        if kind == "wav":  # players seek by ranges
+        if extension == "wav":  # players seek by ranges
             whole = FILM if name.startswith("film") else ADVERTISEMENT
             first = int(headers.get("range", "bytes=0-")[6:].split("-")[0])
-            place = f"bytes {first}-{len(whole) - 1}/{len(whole)}"
-            ranges = {"content-type": "audio/wav", "accept-ranges": "bytes", "content-range": place}
+            content_range = f"bytes {first}-{len(whole) - 1}/{len(whole)}"
+            ranges = {"content-type": "audio/wav", "accept-ranges": "bytes", "content-range": content_range}
             return Reply(206, whole[first:], ranges)
         return Reply(200, (PAGE % {"film": film, "api": api}).encode(), {"content-type": "text/html"})
 
@@ -138,7 +143,7 @@ def site_of(film: str, api: str) -> Server:
 
 @dataclass
 class Cinema:
-    """A page with a player, and the lines of its console."""
+    """A page with a player. `film`: the id that counts. `warnings`: the lines of the console, and errors."""
 
     dev: Dev
     page: Page
@@ -156,7 +161,7 @@ class Cinema:
         self.page.wait_for_function("!tally.waiting().length")
 
     def plays(self) -> int:
-        """Returns the stored number."""
+        """Returns how many viewings of the film are counted."""
         return self.dev.plays(self.film)
 
 
@@ -182,7 +187,7 @@ def test_each_viewing_counts_once(plays: int, script: str, cinema: Cinema) -> No
 
 
 def test_a_viewing_in_video_js_counts_once(cinema: Cinema) -> None:
-    """A box around the player has the id of the player. Another source in the middle is another quality."""
+    """video.js gives the id of the player to a box around it. The second source is another quality."""
     cinema.page.add_script_tag(url="/video.js")
     source = "{ src: '/film%s.wav', type: 'audio/wav' }"
     cinema.run(
@@ -204,7 +209,7 @@ def test_a_viewing_in_video_js_counts_once(cinema: Cinema) -> None:
 
 
 def test_a_viewing_of_a_stream_in_hls_js_counts_once(cinema: Cinema) -> None:
-    """The levels change, an error re-attaches the media, and the playlist gets another signature."""
+    """The quality changes, the player recovers from an error, and the playlist gets another signature."""
     cinema.page.add_script_tag(url="/hls.js")
     cinema.run(
         """window.plays = async (sig, startPosition) => {
@@ -218,7 +223,7 @@ def test_a_viewing_of_a_stream_in_hls_js_counts_once(cinema: Cinema) -> None:
         hls.recoverMediaError(); await player.play(); await watch(); sources.add(player.currentSrc);
         await plays(2, player.currentTime); sources.add(player.currentSrc)"""
     )
-    assert cinema.page.evaluate("[sources.size, player.currentTime > 1]") == [3, True]
+    assert cinema.page.evaluate("[sources.size, player.currentTime > 1]") == [3, True]  # each step made a source
     assert cinema.plays() == 1
     cinema.run("await ends(); await player.play(); await watch()")
     assert cinema.plays() == 2
@@ -226,7 +231,7 @@ def test_a_viewing_of_a_stream_in_hls_js_counts_once(cinema: Cinema) -> None:
 
 
 def test_seconds_of_an_advertisement_do_not_count_for_the_film(cinema: Cinema) -> None:
-    """A custom element can be a player. The element's events report what it plays."""
+    """A custom element can be a player. `says` sends the events that report its source and its seconds."""
     cinema.page.evaluate("""window.says = (currentSrc, ...seconds) => {
         for (const currentTime of seconds) {
           Object.assign(own, { currentSrc, currentTime, duration: 20, readyState: 4, paused: false });
@@ -237,13 +242,13 @@ def test_seconds_of_an_advertisement_do_not_count_for_the_film(cinema: Cinema) -
         plays.setAttribute("for", "own"); plays.setAttribute("after", 3);
         says("/ad", 0, 1, 2, 2.5); says("/film", 0, 1, 2)""")
     assert cinema.plays() == 0
-    cinema.run("says('/film', 10, 10.8)")  # a skipped part is not watched
+    cinema.run("says('/film', 10, 10.8)")  # 2.8 s of 3: a skipped part is not watched
     assert cinema.plays() == 0
     cinema.run("says('/film', 11); says('/film-480', 11, 12, 13)")
     assert cinema.plays() == 1
 
 
-def test_a_page_without_the_player_has_a_warning(cinema: Cinema) -> None:
+def test_elements_warn_of_a_missing_player(cinema: Cinema) -> None:
     cinema.run("player.id = 'other'; await plays('/film.wav'); await watch()")
     assert cinema.warnings == ['tally: <tally-plays for="player">: the page has no such element.']
     assert cinema.plays() == 0

@@ -1,4 +1,4 @@
-"""Runs the `console` blocks of the docs: each command must print the output that the page shows."""
+"""Runs the `console` blocks of PAGES on `make dev`. Each command must print the output that the page shows."""
 
 from __future__ import annotations
 
@@ -14,30 +14,32 @@ from tests.patience import PATIENCE_S
 
 README_PORT = "8080"
 END_MARK = "--- next ---"
+# The parts of an output that differ from run to run.
 AS_OF = re.compile(r'(?<="as_of":)\d+')
 HOLD = re.compile(r'(?<="hold":")\d{10}-[\w-]{16}|(?<="expires_at":)\d+')
 TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?= UTC)")
 RETRY_AFTER = re.compile(r'(?<="retry_after_s":)\d+')
 DAY_S = 24 * 3600
 EDITS = re.compile(r"/dev/edit|\btally (check|repair|history) ")
-"""The commands that edit a number by hand, check its drift and repair it."""
+"""The commands that edit a number by hand, and that check and repair the drift of the edit."""
+# How the pages show today and the end of today.
 TODAY_SHOWN, DAY_END_SHOWN = '"period":"2026-11-22"', '"resets_at":1795392000'
-# A later page uses the variables of earlier pages.
+# In this order: the commands of a page use variables that the pages before it set.
 PAGES = ("README.md", "docs/tutorial.md", "docs/transactions.md", "docs/limits.md", "docs/series.md")
 
 
 def session(text: str) -> list[tuple[str, str]]:
     """Returns the commands of the `console` blocks of a page, each with the output that the page shows."""
-    steps: list[tuple[str, str]] = []
+    commands: list[tuple[str, str]] = []
     for block in re.findall(r"```console\n(.*?)```", text, flags=re.DOTALL):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, _, output = part.partition("\n")
-            steps.append((command, output.strip()))
-    return steps
+            commands.append((command, output.strip()))
+    return commands
 
 
 class Shell:
-    """One shell for all commands, as a reader has. They share its variables. `port`: the port of `make dev`."""
+    """One shell, whose variables all commands share, as the commands of a reader do. `port`: of `make dev`."""
 
     def __init__(self, port: int) -> None:
         self._process = subprocess.Popen(
@@ -71,22 +73,21 @@ class Shell:
 
 
 def is_as_shown(output: str, shown: str) -> bool:
-    """Returns whether an output equals the page's. These may differ: an `as_of` that is about now, the seconds that are
-    left of a day, the id of a hold, and printed times. `TODAY_SHOWN` and `DAY_END_SHOWN` mean today and the end
-    of today."""
+    """Returns whether an output is as the page shows. Times, ids of holds and seconds until a period ends may differ.
+    But `as_of` must be about now, and a period must end within a day."""
     times = [int(digits) for digits in AS_OF.findall(output)]
-    lefts = [int(digits) for digits in RETRY_AFTER.findall(output)]
+    waits_s = [int(digits) for digits in RETRY_AFTER.findall(output)]
     shown = shown.replace(TODAY_SHOWN, f'"period":"{time.strftime("%Y-%m-%d", time.gmtime())}"')
     shown = shown.replace(DAY_END_SHOWN, f'"resets_at":{(int(time.time()) // DAY_S + 1) * DAY_S}')
     return (
         _without_times(output) == _without_times(shown)
         and all(abs(time.time() - at_s) <= PATIENCE_S for at_s in times)
-        and all(1 <= left_s <= DAY_S for left_s in lefts)
+        and all(1 <= wait_s <= DAY_S for wait_s in waits_s)
     )
 
 
 def _without_times(text: str) -> str:
-    """Returns the text with a mark in place of the digits that may differ."""
+    """Returns the text with `#` in place of what may differ."""
     return TIME.sub("#", HOLD.sub("#", RETRY_AFTER.sub("#", AS_OF.sub("#", text))))
 
 
@@ -102,7 +103,7 @@ def run_until_as_shown(shell: Shell, command: str, shown: str) -> str:
 def test_the_commands_of_the_pages_print_the_output_that_the_pages_show(start: Callable[..., Dev]) -> None:
     port = start().wait_until_ready().port
     steps = [step for page in PAGES for step in session((ROOT / page).read_text())]
-    if os.environ.get("ENGINE") == "dynamodb-local":  # its records have whole minutes, so drift comes too late
+    if os.environ.get("ENGINE") == "dynamodb-local":  # drift takes minutes longer there: records have whole minutes
         steps = [step for step in steps if not EDITS.search(step[0])]
     assert len(steps) > 14
     with Shell(port) as shell:

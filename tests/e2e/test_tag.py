@@ -21,11 +21,11 @@ TAG = '<script type="module" src="{api}/client/auto.js"{more}></script>'
 BUTTON = '<tally-like anonymous counter=hearts of="{post}"></tally-like>'
 OWN_SCRIPT = """<script type=module>
 import { Tally } from "%(from)s/tally.js"; import { define } from "%(from)s/elements.js";
-window.defined = (window.defined ?? 0) + 1; window.again = define(new Tally({ api: "%(api)s" }));</script>"""
+window.defined = (window.defined ?? 0) + 1; window.refresh = define(new Tally({ api: "%(api)s" }));</script>"""
 NO_STORAGE = (
     "Object.defineProperty(window, 'localStorage', { get() { throw new DOMException('no', 'SecurityError') } })"
 )
-SIGN_INS = "window.signIns = 0; addEventListener('tally-sign-in', () => signIns++)"
+COUNT_SIGN_INS = "window.signIns = 0; addEventListener('tally-sign-in', () => signIns++)"
 ATTRIBUTES = {
     "tally-like": {"counter": "hearts", "of": "a", "live": 2, "anonymous": True},
     "tally-plays": {"counter": "plays", "of": "a", "for": "player", "after": 3},
@@ -49,7 +49,7 @@ TURBO_VISIT = """html => { document.body.innerHTML = html;
 
 
 class Blog:
-    """A site: its pages, with the headers of each, and the errors and warnings in a browser that visits them."""
+    """A site. `pages`: the HTML and the headers, by path. `page`: a browser's page. `post`: an id for this test."""
 
     def __init__(self, page: Page, post: str) -> None:
         self.page, self.post, self.pages = page, post, dict[str, tuple[str, dict[str, str]]]()
@@ -60,14 +60,15 @@ class Blog:
         page.on("console", lambda line: self.warnings.append(line.text) if line.type == "warning" else None)
 
     def _answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
-        if target.startswith("/bundle/"):
+        if target.startswith("/bundle/"):  # the site has a copy of the client
             return Reply(200, scripts.read_script(target[8:]).text.encode(), {"content-type": "text/javascript"})
-        text, more = self.pages[target]
-        return Reply(200, text.encode(), {"content-type": "text/html", **more})
+        text, headers = self.pages[target]
+        return Reply(200, text.encode(), {"content-type": "text/html", **headers})
 
     def show(self, body: str, dir: str = "ltr", **headers: str) -> None:
-        more = {name.replace("_", "-"): value for name, value in headers.items()}
-        self.pages["/"] = (HEAD.format(more=f" dir={dir}") + body, more)
+        """Opens a page with this body and these headers, with `_` for `-`."""
+        headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        self.pages["/"] = (HEAD.format(more=f" dir={dir}") + body, headers)
         self.page.goto(self.server.origin)
 
     @property
@@ -75,7 +76,7 @@ class Blog:
         return self.page.get_by_role("button", name="Like")
 
     def like(self, number: int) -> None:
-        """Clicks the button. The page then shows this number, and one less before."""
+        """Clicks the button, after which the number is `number`, and one less before."""
         expect(self.page.locator("tally-like [part=count]")).to_have_text(str(number - 1))
         self.button.click()
         expect(self.page.locator("tally-like [part=count]")).to_have_text(str(number))
@@ -92,6 +93,7 @@ def blog(browser: Browser) -> Iterator[Blog]:
 
 @pytest.fixture
 def tag(dev: Dev) -> Callable[[str], str]:
+    """Returns a function that makes the tag, with more attributes."""
     return lambda more="": TAG.format(api=dev.url, more=more)
 
 
@@ -114,7 +116,7 @@ def test_turbo_react_and_a_second_bundle_may_define_the_elements_again(
     blog.like(1)
     blog.page.evaluate(TURBO_VISIT, body)
     blog.page.wait_for_function("defined === 4")  # two scripts on two visits
-    blog.page.evaluate("again()")
+    blog.page.evaluate("refresh()")
     blog.button.click()  # the second click deletes the like
     expect(blog.page.locator("tally-like [part=count]")).to_have_text("0")
     assert blog.warnings == []
@@ -162,21 +164,19 @@ def test_a_page_may_set_the_session_object_after_the_tag_has_loaded(
     assert dev.call("GET", f"/counters/hearts/{blog.post}/mine", token=dev.token(name)).body["present"]
 
 
-@pytest.mark.parametrize("first", ["defined", "assigned"])
+@pytest.mark.parametrize("first", ["define the elements", "assign the properties"])
 def test_each_attribute_may_be_assigned_as_a_property(
     first: str, blog: Blog, dev: Dev, tag: Callable[..., str]
 ) -> None:
-    blog.show("" if first == "assigned" else tag())
-    if first == "defined":
+    blog.show(tag() if first == "define the elements" else "")
+    if first == "define the elements":
         blog.page.evaluate("customElements.whenDefined('tally-plays')")
     made = blog.page.evaluate_handle(ASSIGN, ATTRIBUTES)
-    if first == "assigned":
+    if first == "assign the properties":
         blog.page.add_script_tag(type="module", url=f"{dev.url}/client/auto.js")
         blog.page.evaluate("customElements.whenDefined('tally-plays')")
-    texts = [
-        {name: "" if value is True else str(value) for name, value in given.items()} for given in ATTRIBUTES.values()
-    ]
-    assert made.evaluate(READ_ATTRIBUTES) == texts
+    expected = [{name: "" if value is True else str(value) for name, value in of.items()} for of in ATTRIBUTES.values()]
+    assert made.evaluate(READ_ATTRIBUTES) == expected
     made.evaluate(
         "([like]) => { like.of = undefined; like.anonymous = false; like.after(document.createElement('hr')) }"
     )
@@ -194,7 +194,7 @@ def test_a_button_whose_attributes_are_assigned_as_properties_counts(
 
 
 @pytest.mark.parametrize(
-    ("anonymous", "script", "words"),
+    ("anonymous", "script", "message"),
     [
         ("anonymous", NO_STORAGE, "nobody is signed in, and this browser stores nothing for this site"),
         ("", "", "nobody is signed in"),
@@ -202,13 +202,13 @@ def test_a_button_whose_attributes_are_assigned_as_properties_counts(
     ids=["blocked storage", "no sign-in"],
 )
 def test_a_button_says_why_it_cannot_like_and_asks_for_sign_in(
-    anonymous: str, script: str, words: str, blog: Blog, tag: Callable[..., str]
+    anonymous: str, script: str, message: str, blog: Blog, tag: Callable[..., str]
 ) -> None:
-    blog.page.add_init_script(f"{script};{SIGN_INS}")
+    blog.page.add_init_script(f"{script};{COUNT_SIGN_INS}")
     blog.show(tag() + f'<tally-like {anonymous} counter=hearts of="{blog.post}"></tally-like>')
     expect(blog.page.locator("tally-like [part=count]")).to_have_text("0")
     blog.button.click()
-    expect(blog.page.get_by_role("status")).to_have_text(words)
+    expect(blog.page.get_by_role("status")).to_have_text(message)
     expect(blog.button).to_have_attribute("aria-pressed", "false")
     assert blog.page.evaluate("signIns") == 1
 
@@ -217,7 +217,7 @@ def test_a_button_says_why_it_cannot_like_and_asks_for_sign_in(
 def test_a_malformed_id_throws_a_type_error_and_does_not_ask_for_sign_in(
     of: str | None, blog: Blog, tag: Callable[..., str]
 ) -> None:
-    blog.page.add_init_script(SIGN_INS)
+    blog.page.add_init_script(COUNT_SIGN_INS)
     named = "" if of is None else f'of="{of}"'
     blog.show(tag() + f"<tally-like anonymous counter=hearts {named}></tally-like>")
     blog.button.click()
@@ -233,7 +233,7 @@ def test_a_malformed_id_throws_a_type_error_and_does_not_ask_for_sign_in(
     blog.like(1)
 
 
-def test_a_like_that_is_denied_says_so(blog: Blog, tag: Callable[..., str]) -> None:
+def test_a_button_says_that_its_like_was_denied(blog: Blog, tag: Callable[..., str]) -> None:
     blog.show(tag() + BUTTON.format(post=blog.post))
     expect(blog.page.locator("tally-like [part=count]")).to_have_text("0")
     blog.page.route(
@@ -241,7 +241,6 @@ def test_a_like_that_is_denied_says_so(blog: Blog, tag: Callable[..., str]) -> N
     )
     blog.button.click()
     expect(blog.page.get_by_role("status")).to_have_text("waits: the answer was 403")
-    blog.warnings.clear()
 
 
 def test_a_pressed_button_has_other_colours_if_colours_are_forced(blog: Blog, tag: Callable[..., str]) -> None:

@@ -1,4 +1,4 @@
-"""Tests a team table in the engine of `make dev`. Written items count at once, and a scan counts the older items."""
+"""Tests a team table in the engine of `make dev`. The stream counts new items, and a scan counts older items."""
 
 from __future__ import annotations
 
@@ -40,12 +40,13 @@ def make_table(engine: DynamoDBClient, view: StreamViewTypeType, name: str = "sh
 
 
 def put_order(engine: DynamoDBClient, number: int, status: str = "open") -> None:
+    """Stores an order of Ann as the team's own code does."""
     item = {"PK": {"S": "CUSTOMER#ann"}, "SK": {"S": f"ORDER#{number}"}, "status": {"S": status}}
     engine.put_item(TableName="shop", Item=item)
 
 
 def scan_orders(stack: dict[str, Any], counters: Path) -> None:
-    """Counts the items that were there before the stream, as `tally scan` does."""
+    """Counts the items that are older than the stream's first read, as `tally scan` does."""
     tables = {name: TeamTable(**table) for name, table in stack["team_tables"].items()}
     names = stack["counts"], stack["receipts"], stack["ledger"]
     settings = Settings(*names, frozenset(), 0, "test", minute_s=stack["minute_s"], team_tables=tables)
@@ -60,7 +61,7 @@ def scan_orders(stack: dict[str, Any], counters: Path) -> None:
     recount.close(has_counted_all=True)
 
 
-def test_orders_are_counted_in_a_table_that_is_made_later(start: Start, tmp_path: Path) -> None:
+def test_orders_are_counted_in_a_table_that_is_made_after_the_start(start: Start, tmp_path: Path) -> None:
     counters = tmp_path / "app/counters.py"
     counters.parent.mkdir()
     counters.write_text(COUNTERS)
@@ -87,13 +88,13 @@ def test_orders_are_counted_in_a_table_that_is_made_later(start: Start, tmp_path
 
     for number in range(3):
         put_order(engine, number)
-    assert read_orders() == (409, None)
+    assert read_orders() == (409, None)  # before the first scan
     scan_orders(stack, counters)
     assert read_orders() == (200, 3)
     for number in range(2, 5):
         put_order(engine, number)
     put_order(engine, 0, "shipped")
-    wait_for(lambda: read_orders() == (200, 4))
+    wait_for(lambda: read_orders() == (200, 4))  # orders 1 to 4 are open
 
 
 def test_a_table_that_no_variable_names_is_not_read(start: Start, tmp_path: Path) -> None:

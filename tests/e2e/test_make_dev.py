@@ -226,9 +226,8 @@ def test_a_counter_that_is_declared_while_make_dev_runs_gets_its_routes(start: S
     wait_for(lambda: "prefix='GARDEN', which is 'PARK' now" in dev.text, every_s=0.5)
     assert dev.number("roses", "g1") == 2, "`make dev` runs the last valid code"
     line = only_line(start("--data", str(dev.data), app=app)) if dev.stop() == 0 else "did not stop"
-    assert line.startswith(
-        "tally: counter 'roses' has counted with prefix='GARDEN', which is 'PARK' now: take that back"
-    )
+    refusal = "tally: counter 'roses' has counted with prefix='GARDEN', which is 'PARK' now: take that back"
+    assert line.startswith(refusal)
     declared.write_text(text)
     dev = start("--data", str(dev.data), app=app).wait_until_ready()
 

@@ -34,7 +34,7 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Dev]]:
-    """Returns a function that starts a `make dev` with the data folder `name`. After the test, each `make dev` stops."""
+    """Returns a function that starts a `make dev` with the data folder `name`. Each `make dev` ends with the test."""
     all_started: list[Dev] = []
 
     def start_one(*arguments: str, name: str = "data", **environment: Any) -> Dev:

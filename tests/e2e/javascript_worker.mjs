@@ -1,5 +1,5 @@
-// A service that counts jobs with Tally: `node javascript_worker.mjs API FOLDER JOBS`. A test kills it at any moment. The
-// file `cursor` has the next job. A job that is counted twice has the same key. Prints a line for each step.
+// A service that counts jobs with Tally: `node javascript_worker.mjs API FOLDER JOBS`. A test kills the service at any
+// moment. The file `cursor` has the next job. A repeated job has the same key. Prints a line for each job and outcome.
 
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";

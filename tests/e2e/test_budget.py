@@ -45,8 +45,8 @@ LOWERED_LIMIT = min(LIMIT_BY_STEP.values())
 
 @dataclass
 class Bounds:
-    """The bounds of named amounts over time. From the start of a request that changes an amount, until its answer, the
-    amount is the old or the new amount."""
+    """The bounds of named amounts over time. While a request that changes an amount is open, the amount may be the old
+    or the new amount."""
 
     spans: dict[Any, list[tuple[float, int, int]]] = field(default_factory=dict)
     """By the amount's name: [(start, least, most)]. A start is monotonic. A span ends when the next span starts."""
@@ -56,7 +56,7 @@ class Bounds:
         self.spans.setdefault(name, [(0.0, 0, 0)]).append((time.monotonic(), min(amounts), max(amounts)))
 
     def sum(self, from_s: float, to_s: float) -> tuple[int, int]:
-        """Returns the least and the largest sum of the amounts in this time."""
+        """Returns the least and the largest sum that the amounts may have between two monotonic times."""
         least = most = 0
         for spans in map(list, list(self.spans.values())):  # copies, because other threads add spans
             ends = [*(start_s for start_s, _, _ in spans[1:]), to_s]
@@ -68,7 +68,7 @@ class Bounds:
 
 @dataclass
 class Team:
-    """The callers of the budget. A caller without an answer repeats its request with the same key."""
+    """The callers of the budget. A caller that gets no answer repeats the request with the same key."""
 
     dev: Dev
     token: str
@@ -89,7 +89,7 @@ class Team:
     answers_lost: int = 0
 
     def send(self, method: str, path: str, body: object = None, key: str | None = None) -> tuple[Answer, bool]:
-        """Repeats a request until an answer comes. Returns it, and whether an earlier attempt may still be applied."""
+        """Repeats a request until it is answered. Returns the answer, and whether earlier attempts may still apply."""
         key_header = {} if key is None else {"idempotency_key": key}
         is_ambiguous, until_s = False, time.monotonic() + PATIENCE_S
         while True:

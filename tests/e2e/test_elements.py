@@ -1,4 +1,4 @@
-"""Tests the elements in Chromium, on the page of `make dev` that shows all of them."""
+"""Tests the elements in Chromium, on the page of `make dev` that shows all elements."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def page(browser: Browser, dev: Dev) -> Iterator[Page]:
     errors: list[str] = []
     with chromium.new_context(browser, viewport=WIDE) as context:
         context.add_init_script(chromium.HIDDEN_IF_AWAY)
-        made = context.new_page()
-        made.on("pageerror", lambda error: errors.append(str(error)))
-        made.goto(f"{dev.url}/dev/elements")
-        expect(shown_number(made, "tally-count")).to_have_text(re.compile(r"\d"))
-        yield made
-        made.unroute_all(behavior="ignoreErrors")  # the page may send requests while its context closes
+        opened = context.new_page()
+        opened.on("pageerror", lambda error: errors.append(str(error)))
+        opened.goto(f"{dev.url}/dev/elements")
+        expect(shown_number(opened, "tally-count")).to_have_text(re.compile(r"\d"))
+        yield opened
+        opened.unroute_all(behavior="ignoreErrors")  # the page may send requests while its context closes
     assert errors == []
 
 
@@ -226,14 +226,15 @@ def test_a_number_counts_each_time_that_its_source_begins_in_a_playlist(page: Pa
     """The player plays film, next and film. The second element shows the album, whose number stays."""
     names = [secrets.token_hex(4) for _ in range(3)]
     page.evaluate(
-        """([film, next, album]) => { window.one = document.querySelector('tally-plays'); one.setAttribute('of', film);
-        one.insertAdjacentHTML('afterend', `<tally-plays of=${album} for=player after=1></tally-plays>`) }""",
+        """([film, next, album]) => { window.first = document.querySelector('tally-plays');
+        first.setAttribute('of', film);
+        first.insertAdjacentHTML('afterend', `<tally-plays of=${album} for=player after=1></tally-plays>`) }""",
         names,
     )
     start_player(page)
     page.wait_for_function("audio.currentTime > 1.5")
     change = """of => fetch(audio.src).then((answer) => answer.blob()).then((blob) => {
-        one.setAttribute('of', of); audio.src = URL.createObjectURL(blob); audio.play() })"""
+        first.setAttribute('of', of); audio.src = URL.createObjectURL(blob); audio.play() })"""
     for name in (names[1], names[0]):
         page.evaluate(change, name)
         page.wait_for_function("audio.currentTime < 1")

@@ -1,4 +1,4 @@
-"""Tests the JavaScript client in Node with a folder as its storage: a process that is killed loses no change."""
+"""Tests that the JavaScript client in Node, with a folder as storage, loses no change if its process is killed."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ def test_a_service_that_is_killed_many_times_counts_each_job_once(dev: Dev, tmp_
     print(f"{KILLS} kills, requests: {dict(api.fault_counts)}")
     assert dev.plays("killed") == JOBS
     assert "doubt" not in ended.stdout
-    # A killed write leaves a file `.part`.
+    # A process that is killed while it writes leaves a file `.part`.
     files = [path.name for path in (tmp_path / "store").iterdir() if path.suffix != ".part"]
-    assert len(files) <= 1, "no change waits: the one file has the server's time"
+    assert len(files) <= 1, "only the file with the server's time: no change waits"

@@ -59,17 +59,17 @@ CASES = {
     "back to a scene after the end": (
         1, "await plays('/film.wav'); await ends(); player.currentTime = 9; await player.play(); await watch()",
     ),
-    "again from its beginning after the end": (
+    "the film again from its beginning, after the end": (
         2, "await plays('/film.wav'); await ends(); await player.play(); await watch()",
     ),
-    "again, in another quality that it had before": (
+    "the film again, in a quality that the first viewing had": (
         2,
         "await plays('/film-480.wav'); await goesOn('/film.wav'); await ends(); await plays('/film-480.wav')",
     ),
-    "again, with another signature": (
+    "the film again, with another signature": (
         2, "await plays('/film.wav?sig=1'); await ends(); await plays('/film.wav?sig=2')",
     ),
-    "again, with its advertisement": (
+    "the film again, with its advertisement": (
         2,
         "for (let n = 0; n < 2; n++) { await plays('/ad.wav'); await ends(); await plays('/film.wav'); await ends() }",
     ),

@@ -11,11 +11,11 @@ from tests.emulator.stack import Json, rewrite_template, without_unsupported
 
 BROKEN_ALARM = "Broken"
 BREAKS = "TALLY_REHEARSAL_BREAKS"
-"""If this variable is set, the template has an alarm without a comparison, which cannot be made."""
+"""If this variable is set, the template has an alarm without a comparison, which CloudFormation rejects."""
 
 
 def for_emulator(template: Json) -> Json:
-    """Returns the template for the emulator. Its outputs have URLs of the emulator, which serves an API by path."""
+    """Returns the template for the emulator. The outputs have URLs of the emulator, which serves each API at a path."""
     supported, emulator = without_unsupported(template), os.environ["AWS_ENDPOINT_URL"]
     resources, outputs = supported["Resources"], supported["Outputs"]
     [api] = [name for name, resource in resources.items() if resource["Type"] == "AWS::ApiGatewayV2::Api"]
@@ -26,7 +26,7 @@ def for_emulator(template: Json) -> Json:
 
 
 def with_broken_alarm(template: Json) -> Json:
-    """Returns the template with an alarm without a comparison, which CloudFormation makes after every function."""
+    """Returns the template with an alarm without a comparison, which CloudFormation reaches after every function."""
     aliases = [name for name, resource in template["Resources"].items() if resource["Type"] == "AWS::Lambda::Alias"]
     properties = {"MetricName": "Drift", "Namespace": "Tally", "Threshold": 0, "EvaluationPeriods": 1}
     alarm = {"Type": "AWS::CloudWatch::Alarm", "Properties": properties, "DependsOn": aliases}

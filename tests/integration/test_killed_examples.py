@@ -1,9 +1,9 @@
-"""Kills the examples that move money at each of their lines.
+"""Kills runs of docs/examples/checkout.py and docs/examples/gateway.py at each of their lines.
 
-The charged amounts must be the sold or refunded amounts. A team must be charged what its model was paid for.
+The checkout must sell or refund what it charged. The gateway must charge a team what the model was paid for.
 
-Each run is a process. A dead run calls neither Tally nor the payment provider nor the model. Most runs are
-threads that end at a line. The runs of the last tests are processes that SIGKILL ends at a request to the store.
+Most runs are threads that die at a line. A dead thread calls neither Tally nor the payment provider nor the model.
+The last two tests run processes, which SIGKILL ends at a request to the store.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tests.sync_wire import SyncWire
 from tests.tiers import in_long
 
 CASES = [(0, 12), *in_long([(1, 200)])]  # a seed, and the number of orders or requests
-LINES_MAX = 16  # about the lines of a run
+LINES_MAX = 16  # a run of an example executes about so many lines
 FORK = multiprocessing.get_context("fork")
 Action = Callable[[], object]
 
@@ -67,38 +67,41 @@ class Clock:
 
 @dataclass
 class Processes:
-    """Runs of one example as processes, which can die at each line."""
+    """Runs one example in threads, which stand for processes, and may die at each line."""
 
     module: ModuleType
     clock: Clock
     chance: random.Random
     act_as_others: Action = lambda: None
-    """A change of the same counter by others, between lines and runs."""
+    """Changes the same counter as other callers do, between two lines or between two runs."""
     killed_lines: set[int] = field(default_factory=set)
     """The lines at which runs died. A run dies at each line at which no earlier run has died."""
     dead_threads: set[int] = field(default_factory=set)
     """The threads of dead processes."""
 
     def check_alive(self) -> None:
-        """Raises Died for a dead process, whose `finally` blocks still run. All fakes call this."""
+        """Raises Died in a dead process, because its `finally` blocks still run. Each fake calls this first."""
         if threading.get_ident() in self.dead_threads:
             raise Died
 
     def die(self) -> None:
-        """End the present process."""
+        """End the process that calls this."""
         self.dead_threads.add(threading.get_ident())
         raise Died
 
     def run(self, event: dict[str, Any], actions: dict[int, Action]) -> dict[str, Any] | None:
-        """Returns the answer of one process, or None if the process died. `actions`: by line of the run, from 0."""
+        """Runs the handler in a new process. Returns the answer, or None if the process died or the model failed.
+
+        `actions`: what happens before the n-th line that the run executes, by n from 0.
+        """
         answers: list[dict[str, Any]] = []
-        numbers = itertools.count()
+        line_numbers = itertools.count()
 
         def trace(frame: Any, kind: str, _: object) -> Any:
             if frame.f_code.co_filename != self.module.__file__:
                 return None
             if kind == "line" and threading.get_ident() not in self.dead_threads:
-                action = actions.get(next(numbers), lambda: None)
+                action = actions.get(next(line_numbers), lambda: None)
                 if action == self.die or frame.f_lineno not in self.killed_lines:
                     self.killed_lines.add(frame.f_lineno)
                     self.die()
@@ -118,12 +121,12 @@ class Processes:
         return answers[0] if answers else None
 
     def handler_lines(self) -> set[int]:
-        """Returns the lines of the handler, at which a process can die."""
+        """Returns the numbers of the handler's lines, at which a process can die."""
         code = self.module.handler.__code__
         return {line for _, _, line in code.co_lines() if line} - {code.co_firstlineno}
 
     def handle(self, event: dict[str, Any]) -> dict[str, Any]:
-        """Runs the handler until it answers. Earlier runs die, or stop while time passes and another run begins."""
+        """Runs the handler until a run answers. First runs die at a line, and pause at a line for another run."""
 
         def run_another() -> None:
             self._pass_time()
@@ -139,13 +142,16 @@ class Processes:
                 return answer
 
     def _pass_time(self) -> None:
-        self.clock.now_s += self.chance.choice((0, 60, 1000))  # a hold of the shop lasts 900 s, of the gateway 120 s
+        self.clock.now_s += self.chance.choice((0, 60, 1000))  # holds last 900 s (checkout) and 120 s (gateway)
         self.act_as_others()
 
 
 @dataclass
 class Provider:
-    """A payment provider that charges each order once. `declines`: how many of ten cards it declines."""
+    """A payment provider that charges each order once. `declines`: how many of ten cards it declines.
+
+    By order: `paid` is what the provider has now, `charged` and `refunded` are sums.
+    """
 
     processes: Processes
     declines: int = 0
@@ -170,7 +176,7 @@ class Provider:
 
 @dataclass
 class Model:
-    """A model that gives each request one answer, also to a retry, and sometimes fails."""
+    """A model that has one answer for each request, also for a retry, and sometimes fails. `answers`: by request id."""
 
     processes: Processes
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -195,8 +201,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @dataclass
-class Shop:
-    """An example and its Tally. `others`: a client of other callers."""
+class Trial:
+    """One example, with fakes of what it calls. `tally`: the example's client. `others`: other callers' client."""
 
     processes: Processes
     tally: Tally
@@ -204,7 +210,7 @@ class Shop:
     invoke: Invoke
 
     def committed_amounts(self, counter: str, id_: str) -> list[int]:
-        """Returns the committed amounts of an id's holds, as the ledger says."""
+        """Releases expired holds, and returns the amounts of the committed holds of an id."""
         store = self.invoke.store
         expired_holds.sweep(store, counters.COUNTERS, store.clock() + 60)
         partition = hold_items.settled_key(f"{counter}/{id_}", "")["PK"]["S"]
@@ -215,13 +221,13 @@ class Shop:
 
 
 @pytest.fixture
-def shop(
+def make_trial(
     request: pytest.FixtureRequest, invoke: Invoke, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str, int], Shop]:
-    """Returns a function that makes a Shop of the example of this name, with a seed."""
+) -> Callable[[str, int], Trial]:
+    """Returns a function that makes the Trial of an example, by the example's name and a seed."""
     monkeypatch.setattr(client, "PAUSE_FIRST_S", 0.001)
 
-    def make_shop(name: str, seed: int) -> Shop:
+    def make(name: str, seed: int) -> Trial:
         functions = {name: name for name in client.FUNCTIONS}
         fake = FakeLambda(invoke)
         others = Tally(functions, caller="others", lambda_client=FakeLambda(invoke))
@@ -233,30 +239,30 @@ def shop(
             return FakeLambda.invoke(fake, **request)
 
         monkeypatch.setattr(fake, "invoke", invoke_if_alive)
-        return Shop(processes, tally, others, invoke)
+        return Trial(processes, tally, others, invoke)
 
-    return make_shop
+    return make
 
 
 @pytest.mark.parametrize(("seed", "runs"), CASES)
 def test_every_charged_order_is_sold_or_refunded(
-    shop: Callable[[str, int], Shop], seed: int, runs: int, monkeypatch: pytest.MonkeyPatch
+    make_trial: Callable[[str, int], Trial], seed: int, runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others buy and return the same scarce item."""
-    example_shop = shop("checkout", seed)
-    processes, chance = example_shop.processes, example_shop.processes.chance
+    """Others buy both items or return them. 200 orders have every outcome, and die at every line of the handler."""
+    trial = make_trial("checkout", seed)
+    processes, chance = trial.processes, trial.processes.chance
     outcomes = Sums[str]()
     for number in range(runs):
         provider = Provider(processes, declines=chance.choice((0, 0, 5)))
         monkeypatch.setattr(processes.module, "charge", provider.charge)
         monkeypatch.setattr(processes.module, "refund", provider.refund)
         item, bought = ("stock", f"mug-{seed}-{number}"), Sums[str]()
-        example_shop.others.increment(*item, amount=2)
+        trial.others.increment(*item, amount=2)
 
         def act_as_others(item: tuple[str, str] = item, bought: Sums[str] = bought) -> None:
             amount = 2 if chance.random() < 0.6 and not bought["by others"] else -bought["by others"]
             with suppress(LimitReachedError):
-                example_shop.others.increment(*item, amount=-amount)
+                trial.others.increment(*item, amount=-amount)
                 bought["by others"] += amount
 
         processes.act_as_others = act_as_others
@@ -265,11 +271,11 @@ def test_every_charged_order_is_sold_or_refunded(
         order = {"order_id": f"o-{seed}-{number}", "item_id": item[1], "amount": 2}
         answer = processes.handle(order)
         processes.clock.now_s += 2000
-        sold = sum(example_shop.committed_amounts(*item))
+        sold = sum(trial.committed_amounts(*item))
         key = order["order_id"]
         assert provider.charged[key] == sold + provider.refunded[key], (number, answer)
         assert answer["sold"] == (sold == 2)
-        assert example_shop.tally.get_counter(*item)["value"] == 2 - bought["by others"] - sold
+        assert trial.tally.get_counter(*item)["value"] == 2 - bought["by others"] - sold
         outcomes["sold" if sold else "refunded" if provider.refunded[key] else "not sold"] += 1
     assert runs < 200 or min(outcomes[outcome] for outcome in ("sold", "refunded", "not sold")) > 0
     assert runs < 200 or processes.killed_lines >= processes.handler_lines()
@@ -277,14 +283,15 @@ def test_every_charged_order_is_sold_or_refunded(
 
 @pytest.mark.parametrize(("seed", "runs"), CASES)
 def test_a_team_is_charged_what_its_model_was_paid_for(
-    shop: Callable[[str, int], Shop], seed: int, runs: int, monkeypatch: pytest.MonkeyPatch
+    make_trial: Callable[[str, int], Trial], seed: int, runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others use up the budget of the team. A call may use more than was held, and take longer than its hold lasts."""
+    """Others use up the budget of the team, or give it back. A call may use more than it holds, and outlast its hold.
+    200 requests are answered or refused, and die at every line of the handler."""
     monkeypatch.setitem(
         counters.COUNTERS, "tokens", replace(counter_of_limits_page("TOKENS"), ceiling=200, period=None)
     )
-    example_shop = shop("gateway", seed)
-    processes, chance = example_shop.processes, example_shop.processes.chance
+    trial = make_trial("gateway", seed)
+    processes, chance = trial.processes, trial.processes.chance
     statuses: Sums[int] = Sums()
     for number in range(runs):
         model = Model(processes)
@@ -295,7 +302,7 @@ def test_a_team_is_charged_what_its_model_was_paid_for(
         def act_as_others(team: tuple[str, str] = team, used: Sums[str] = used) -> None:
             amount = 150 if chance.random() < 0.6 and not used["by others"] else -used["by others"]
             with suppress(LimitReachedError):
-                example_shop.others.increment(*team, amount=amount)
+                trial.others.increment(*team, amount=amount)
                 used["by others"] += amount
 
         processes.act_as_others = act_as_others
@@ -305,8 +312,8 @@ def test_a_team_is_charged_what_its_model_was_paid_for(
         answer = processes.handle(request)
         processes.clock.now_s += 2000
         spent = sum(answer["tokens"] for answer in model.answers.values())
-        assert sum(example_shop.committed_amounts(*team)) == spent, (number, answer)
-        assert example_shop.tally.get_counter(*team)["value"] == used["by others"] + spent
+        assert sum(trial.committed_amounts(*team)) == spent, (number, answer)
+        assert trial.tally.get_counter(*team)["value"] == used["by others"] + spent
         assert answer["status"] == (200 if spent else 429)
         statuses[answer["status"]] += 1
     assert runs < 200 or statuses[200] > statuses[429] > 0
@@ -315,79 +322,80 @@ def test_a_team_is_charged_what_its_model_was_paid_for(
 
 @dataclass
 class Gateway:
-    """The gateway, and a team's budget without a period and without debt. The request may use 101 tokens."""
+    """The gateway, and a team's budget without a period and without debt. The request holds 101 tokens."""
 
-    shop: Shop
+    trial: Trial
     team: tuple[str, str] = ("tokens", "team")
     request: dict[str, Any] = field(
-        default_factory=lambda: {"team": "team", "id": "r-1", "prompt": PROMPT, "max_tokens": 51}
+        default_factory=lambda: {"team": "team", "id": "r-1", "prompt": PROMPT, "max_tokens": 51}  # 50 for the prompt
     )
 
     @property
     def charged(self) -> list[int]:
-        """The amounts that the request was charged. Nothing else may move the budget of its team."""
-        committed = self.shop.committed_amounts(*self.team)
-        assert self.shop.tally.get_counter(*self.team)["value"] == sum(committed)
+        """The amounts that the request was charged. Nothing else may have changed the team's budget."""
+        committed = self.trial.committed_amounts(*self.team)
+        assert self.trial.tally.get_counter(*self.team)["value"] == sum(committed)
         return committed
 
 
 @pytest.fixture
-def gateway(shop: Callable[[str, int], Shop], monkeypatch: pytest.MonkeyPatch) -> Gateway:
+def gateway(make_trial: Callable[[str, int], Trial], monkeypatch: pytest.MonkeyPatch) -> Gateway:
     budget = Counter("tokens", prefix="TEAM", sort_key="TOKENS", attribute="tokens", ceiling=120)
     monkeypatch.setitem(counters.COUNTERS, "tokens", budget)
-    return Gateway(shop("gateway", 0))
+    return Gateway(make_trial("gateway", 0))
 
 
 @pytest.mark.parametrize(("used", "charged"), [(115, 115), (130, 120)])
 def test_a_call_whose_hold_expires_before_its_commit_is_charged_what_fits(
     gateway: Gateway, used: int, charged: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The held amount is released between the first commit, which is refused, and the second commit."""
-    example_shop, commit = gateway.shop, Tally.commit_hold
-    example_shop.others.increment(*gateway.team, amount=10)
+    """The budget is 120, and others use 10, so the first commit is refused. Before the second commit, which is of the
+    held amount, the hold expires, and others give the 10 back."""
+    trial, commit = gateway.trial, Tally.commit_hold
+    trial.others.increment(*gateway.team, amount=10)
 
     def commit_hold(tally: Tally, *hold: str, amount: int | None = None) -> Any:
         if amount is None:
-            example_shop.processes.clock.now_s += 1000
-            example_shop.others.increment(*gateway.team, amount=-10)
+            trial.processes.clock.now_s += 1000
+            trial.others.increment(*gateway.team, amount=-10)
         return commit(tally, *hold, amount=amount)
 
     monkeypatch.setattr(Tally, "commit_hold", commit_hold)
-    monkeypatch.setattr(example_shop.processes.module, "complete", lambda request: {"text": "x", "tokens": used})
-    assert example_shop.processes.module.handler(gateway.request, None)["status"] == 200
+    monkeypatch.setattr(trial.processes.module, "complete", lambda request: {"text": "x", "tokens": used})
+    assert trial.processes.module.handler(gateway.request, None)["status"] == 200
     assert gateway.charged == [charged]
 
 
 def test_a_late_call_is_not_charged_an_amount_that_others_take_before_its_commit(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others take more after each refusal that says how much fits."""
-    example_shop, commit = gateway.shop, Tally.commit_hold
+    """After each refusal that says how much fits, others take that amount, until nothing fits."""
+    trial, commit = gateway.trial, Tally.commit_hold
 
     def commit_hold(tally: Tally, *hold: str, amount: int | None = None) -> Any:
         try:
             return commit(tally, *hold, amount=amount)
         except LimitReachedError as refused:
             if refused.left:
-                example_shop.others.increment(*gateway.team, amount=min(50, refused.left))
+                trial.others.increment(*gateway.team, amount=min(50, refused.left))
             raise
 
     def complete_slowly(request: dict[str, Any]) -> dict[str, Any]:
-        example_shop.processes.clock.now_s += 1000
+        trial.processes.clock.now_s += 1000
         return {"text": "x", "tokens": 130}
 
     monkeypatch.setattr(Tally, "commit_hold", commit_hold)
-    monkeypatch.setattr(example_shop.processes.module, "complete", complete_slowly)
-    assert example_shop.processes.module.handler(gateway.request, None)["status"] == 200
-    assert example_shop.committed_amounts(*gateway.team) == [0]
-    assert example_shop.tally.get_counter(*gateway.team)["value"] == 120
+    monkeypatch.setattr(trial.processes.module, "complete", complete_slowly)
+    assert trial.processes.module.handler(gateway.request, None)["status"] == 200
+    assert trial.committed_amounts(*gateway.team) == [0]
+    assert trial.tally.get_counter(*gateway.team)["value"] == 120
 
 
 def test_two_runs_of_a_request_with_different_answers_of_the_model_are_charged_once(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second run asks the model while the first run waits for the model."""
-    module, tokens = gateway.shop.processes.module, iter((12, 15))
+    """The second run is answered and commits while the first run waits for the model."""
+    module, tokens = gateway.trial.processes.module, iter((12, 15))
 
     def complete(request: dict[str, Any]) -> dict[str, Any]:
         used = next(tokens)
@@ -401,48 +409,48 @@ def test_two_runs_of_a_request_with_different_answers_of_the_model_are_charged_o
 
 
 def test_an_order_whose_hold_is_voided_during_the_charge_is_not_sold(
-    shop: Callable[[str, int], Shop], monkeypatch: pytest.MonkeyPatch
+    make_trial: Callable[[str, int], Trial], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another run sells the order, and somebody voids the sale, before this run commits. This run refunds nothing,
-    because the person who voids a sale refunds it."""
-    example_shop = shop("checkout", 0)
-    module, provider = example_shop.processes.module, Provider(example_shop.processes)
+    """Another run sells the order, and somebody voids the sale, before the first run commits. The first run refunds
+    nothing, because the person who voids a sale refunds it."""
+    trial = make_trial("checkout", 0)
+    module, provider = trial.processes.module, Provider(trial.processes)
     monkeypatch.setattr(module, "refund", provider.refund)
-    example_shop.others.increment("stock", "mug", amount=2)
+    trial.others.increment("stock", "mug", amount=2)
     order = {"order_id": "o-1", "item_id": "mug", "amount": 2}
-    void_hold, is_first_charge = example_shop.others.void_hold, iter((True, False))
+    void_hold, is_first_charge = trial.others.void_hold, iter((True, False))
 
     def charge_after_void(order: dict[str, Any]) -> bool:
         if next(is_first_charge):
             assert module.handler(order, None) == {"sold": True}
-            hold = example_shop.tally.hold("stock", "mug", 2, module.PAY_WITHIN_S, idempotency_key="o-1")
+            hold = trial.tally.hold("stock", "mug", 2, module.PAY_WITHIN_S, idempotency_key="o-1")
             void_hold("stock", "mug", hold["hold"])
         return provider.charge(order)
 
     monkeypatch.setattr(module, "charge", charge_after_void)
     assert module.handler(order, None) == {"sold": False}
-    assert (example_shop.committed_amounts("stock", "mug"), provider.refunded["o-1"]) == ([], 0)
-    assert example_shop.tally.get_counter("stock", "mug")["value"] == 2
+    assert (trial.committed_amounts("stock", "mug"), provider.refunded["o-1"]) == ([], 0)
+    assert trial.tally.get_counter("stock", "mug")["value"] == 2
 
 
 def test_a_run_that_gives_up_after_another_run_has_sold_refunds_nothing(
-    shop: Callable[[str, int], Shop], monkeypatch: pytest.MonkeyPatch
+    make_trial: Callable[[str, int], Trial], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The items are in stock again between the refusal of the first run and its call of `give_up`."""
-    example_shop = shop("checkout", 0)
-    module, provider = example_shop.processes.module, Provider(example_shop.processes)
+    """The first run is refused, because others have bought the items. They return the items before the run gives up."""
+    trial = make_trial("checkout", 0)
+    module, provider = trial.processes.module, Provider(trial.processes)
     monkeypatch.setattr(module, "refund", provider.refund)
     give_up, item = module.give_up, ("stock", "mug")
     order = {"order_id": "o-1", "item_id": "mug", "amount": 2}
-    example_shop.others.increment(*item, amount=2)
+    trial.others.increment(*item, amount=2)
 
     def charge_slowly(order: dict[str, Any]) -> bool:
-        example_shop.processes.clock.now_s += 1000
-        example_shop.others.increment(*item, amount=-2)
+        trial.processes.clock.now_s += 1000
+        trial.others.increment(*item, amount=-2)
         return provider.charge(order)
 
     def sell_and_give_up(order: dict[str, Any], hold: str) -> Any:
-        example_shop.others.increment(*item, amount=2)
+        trial.others.increment(*item, amount=2)
         assert module.handler(order, None) == {"sold": True}
         return give_up(order, hold)
 
@@ -450,7 +458,7 @@ def test_a_run_that_gives_up_after_another_run_has_sold_refunds_nothing(
     monkeypatch.setattr(module, "charge", lambda order: next(charges)(order))
     monkeypatch.setattr(module, "give_up", sell_and_give_up)
     assert module.handler(order, None) == {"sold": True}
-    assert (provider.charged["o-1"], provider.refunded["o-1"], example_shop.committed_amounts(*item)) == (2, 0, [2])
+    assert (provider.charged["o-1"], provider.refunded["o-1"], trial.committed_amounts(*item)) == (2, 0, [2])
 
 
 class DeadlyWire(SyncWire):
@@ -470,10 +478,10 @@ class DeadlyWire(SyncWire):
 
 
 @dataclass
-class Deaths:
-    """Runs of one example. SIGKILL ends each run at another request, and a later run completes the work."""
+class KilledRuns:
+    """Runs of one example. SIGKILL ends each run, one request later each time, and the next run completes the work."""
 
-    shop: Shop
+    trial: Trial
     engine: Engine
 
     def is_killed(self, event: dict[str, Any], last_request: int, *, answered: bool) -> bool:
@@ -485,33 +493,33 @@ class Deaths:
         return process.exitcode != 0
 
     def _run(self, event: dict[str, Any], last_request: int, answered: bool) -> None:
-        store = Store(DeadlyWire(self.engine.port, last_request, answered=answered), self.shop.invoke.store.settings)  # type: ignore[arg-type]
-        module, functions = self.shop.processes.module, {name: name for name in client.FUNCTIONS}
+        store = Store(DeadlyWire(self.engine.port, last_request, answered=answered), self.trial.invoke.store.settings)  # type: ignore[arg-type]
+        module, functions = self.trial.processes.module, {name: name for name in client.FUNCTIONS}
         module.tally = Tally(functions, caller=module.__name__, lambda_client=FakeLambda(Invoke(store)))  # type: ignore[attr-defined]
         module.handler(event, None)
 
-    def killed_runs(self, event_of: Callable[[str], dict[str, Any]], take: Callable[[str], object]) -> Iterator[str]:
+    def names(self, event_of: Callable[[str], dict[str, Any]], take: Callable[[str], object]) -> Iterator[str]:
         """Yields the name of each killed run, after the next run has answered. Between these runs, nothing happens, or
         the hold expires, or the hold expires and others `take` the held amount."""
-        module = self.shop.processes.module
+        module = self.trial.processes.module
         for last_request in itertools.count(1):
-            for answered, later in itertools.product((False, True), ("at once", "expired", "taken")):
-                name = f"{last_request}-{answered}-{later}".replace(" ", "-")
+            for answered, between in itertools.product((False, True), ("at once", "expired", "taken")):
+                name = f"{last_request}-{answered}-{between}".replace(" ", "-")
                 if not self.is_killed(event_of(name), last_request, answered=answered):
                     return
-                self.shop.processes.clock.now_s += 0 if later == "at once" else 1000
-                if later == "taken":
+                self.trial.processes.clock.now_s += 0 if between == "at once" else 1000
+                if between == "taken":
                     with suppress(LimitReachedError):
                         take(name)
                 assert module.handler(event_of(name), None)
-                self.shop.processes.clock.now_s += 2000
+                self.trial.processes.clock.now_s += 2000
                 yield name
 
 
 def test_an_order_that_sigkill_interrupts_is_sold_or_refunded(
-    shop: Callable[[str, int], Shop], engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_trial: Callable[[str, int], Trial], engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    example_shop, payments = shop("checkout", 0), tmp_path / "provider.jsonl"
+    trial, payments = make_trial("checkout", 0), tmp_path / "provider.jsonl"
     payments.touch()
 
     def paid_amount(order: dict[str, Any]) -> int:
@@ -519,7 +527,7 @@ def test_an_order_that_sigkill_interrupts_is_sold_or_refunded(
             amount for id_, amount in map(json.loads, payments.read_text().splitlines()) if id_ == order["order_id"]
         )
 
-    def pay(order: dict[str, Any], amount: int) -> bool:
+    def set_paid_amount(order: dict[str, Any], amount: int) -> bool:
         with payments.open("a") as lines:
             lines.write(json.dumps([order["order_id"], amount - paid_amount(order)]) + "\n")
         return True
@@ -527,28 +535,26 @@ def test_an_order_that_sigkill_interrupts_is_sold_or_refunded(
     def order(name: str) -> dict[str, Any]:
         if name not in ids_in_stock:
             ids_in_stock.add(name)
-            example_shop.others.increment("stock", name, amount=2)
+            trial.others.increment("stock", name, amount=2)
         return {"order_id": name, "item_id": name, "amount": 2}
 
     ids_in_stock = set[str]()
-    monkeypatch.setattr(example_shop.processes.module, "charge", lambda order: pay(order, 2))
-    monkeypatch.setattr(example_shop.processes.module, "refund", lambda order: pay(order, 0))
+    monkeypatch.setattr(trial.processes.module, "charge", lambda order: set_paid_amount(order, 2))
+    monkeypatch.setattr(trial.processes.module, "refund", lambda order: set_paid_amount(order, 0))
     outcomes = Sums[int]()
-    for name in Deaths(example_shop, engine).killed_runs(
-        order, lambda name: example_shop.others.increment("stock", name, amount=-2)
-    ):
-        sold = sum(example_shop.committed_amounts("stock", name))
+    for name in KilledRuns(trial, engine).names(order, lambda name: trial.others.increment("stock", name, amount=-2)):
+        sold = sum(trial.committed_amounts("stock", name))
         assert paid_amount(order(name)) == sold, name
         outcomes[sold] += 1
     assert outcomes[2] > outcomes[0] > 0
 
 
 def test_a_call_that_sigkill_interrupts_is_charged_once(
-    shop: Callable[[str, int], Shop], engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_trial: Callable[[str, int], Trial], engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     budget = Counter("tokens", prefix="TEAM", sort_key="TOKENS", attribute="tokens", ceiling=200, debt=100)
     monkeypatch.setitem(counters.COUNTERS, "tokens", budget)
-    example_shop = shop("gateway", 0)
+    trial = make_trial("gateway", 0)
 
     def kept_answer(request: dict[str, Any]) -> dict[str, Any] | None:
         answer = tmp_path / request["id"]
@@ -561,12 +567,12 @@ def test_a_call_that_sigkill_interrupts_is_charged_once(
     def request(name: str) -> dict[str, Any]:
         return {"team": name, "id": name, "prompt": PROMPT, "max_tokens": 50}
 
-    monkeypatch.setattr(example_shop.processes.module, "complete", complete)
-    monkeypatch.setattr(example_shop.processes.module, "kept_answer", kept_answer)
+    monkeypatch.setattr(trial.processes.module, "complete", complete)
+    monkeypatch.setattr(trial.processes.module, "kept_answer", kept_answer)
     charged = Sums[int]()
-    for name in Deaths(example_shop, engine).killed_runs(
-        request, lambda name: example_shop.others.increment("tokens", name, amount=150)
+    for name in KilledRuns(trial, engine).names(
+        request, lambda name: trial.others.increment("tokens", name, amount=150)
     ):
-        assert example_shop.committed_amounts("tokens", name) == ([90] if kept_answer(request(name)) else []), name
-        charged[sum(example_shop.committed_amounts("tokens", name))] += 1
+        assert trial.committed_amounts("tokens", name) == ([90] if kept_answer(request(name)) else []), name
+        charged[sum(trial.committed_amounts("tokens", name))] += 1
     assert charged[90] > charged[0] > 0

@@ -1,6 +1,6 @@
-"""Records each operation's requests to tables, which must be what the operation declares and its role grants.
+"""Each operation requests exactly the access to tables that it declares, which is what its role grants.
 
-Without these tests only AWS would show a missing grant. `grant_write_data`, for example, lacks `ConditionCheckItem`.
+Without these tests only AWS would show a missing grant. CDK's `grant_write_data` does not grant `ConditionCheckItem`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _accesses(action: str, parameters: dict[str, Any]) -> Iterator[tuple[str, st
             for key in request["Keys"]:
                 yield action, table, key
     elif action in ("Scan", "DescribeTable"):
-        return  # for all keys: a grant of these actions names no key
+        return  # not recorded: a role grants these actions on a whole table
     elif action == "Query":
         yield action, parameters["TableName"], {"PK": parameters["ExpressionAttributeValues"][":pk"]}
     else:
@@ -75,7 +75,7 @@ def _accesses(action: str, parameters: dict[str, Any]) -> Iterator[tuple[str, st
 
 
 class Recorder:
-    """Records a client's requests to tables, as needs."""
+    """Records the needs that a client's requests show: an action, a table, and the prefix of a partition key."""
 
     def __init__(self, store: Store) -> None:
         self.needs: set[Need] = set()
@@ -86,7 +86,7 @@ class Recorder:
             settings.ledger_table: Table.LEDGER,
             settings.salts_table: Table.SALTS,
         }
-        if not isinstance(store.client, SyncWire):
+        if not isinstance(store.client, SyncWire):  # a subclass calls `note` for the requests of a SyncWire
             store.client.meta.events.register("provide-client-params.dynamodb", self._record)
 
     def _record(self, params: dict[str, Any], model: Any, **_: Any) -> None:
@@ -102,20 +102,20 @@ class Recorder:
     def prefix(self, partition_key: str) -> str:
         """Returns the start of the partition key that a role's condition names."""
         if partition_key.startswith("CHECKPOINT#"):
-            return partition_key  # of four checkpoints, a function may need only some
+            return partition_key  # a consumer's role names the consumer's own checkpoints
         return partition_key[: partition_key.index("#") + 1] if "#" in partition_key else partition_key
 
 
-STOCK: dict[str, Any] = {"counter": "stock", "id": "mug", "caller": "alice"}
+MUG_OF_ALICE: dict[str, Any] = {"counter": "stock", "id": "mug", "caller": "alice"}
 PAGE = "https://example.com/a"
 SECRET = "a-secret-of-22-characters-or-more"
-NO_HOLD = "1700000000-AAAAAAAAAAAAAAAA"
+MISSING_HOLD = "1700000000-AAAAAAAAAAAAAAAA"
 HOLDABLE = [counter for counter in counters.COUNTERS.values() if counter.takes_holds]
 DECLARED = Declarations(Path(), counters.COUNTERS, counters.PAGES)
-FUNCTIONS = routes_by_function(OPERATIONS, counters.COUNTERS)
+ROUTES = routes_by_function(OPERATIONS, counters.COUNTERS)
 FUNCTION_OPERATIONS = [
     (name, operation)
-    for name, routes in FUNCTIONS.items()
+    for name, routes in ROUTES.items()
     for operation in operations_of_function(name, routes, OPERATIONS, counters.COUNTERS)
 ]  # fmt: skip
 
@@ -135,9 +135,10 @@ class World:
     """Invokes any function."""
     store: Store
     pass_a_minute: Callable[[], None]
+    """Moves the clock 61 s ahead, so that a hold of one minute expires."""
 
     def call(self, **fields: Any) -> dict[str, Any]:
-        """Call the operation."""
+        """Call the operation as alice."""
         return self.invoke({"operation": self.operation.name, "caller": "alice", **fields})
 
     def post(self) -> None:
@@ -146,7 +147,7 @@ class World:
 
 
 def change_child(world: World) -> Scenario:
-    """Put and remove children, twice, with and without a key, on the first shard and on new shards, and spilled."""
+    """Put and remove each child twice, with and without a key. Put children on other shards, and spill one child."""
     world.post()
     suffix = world.operation.name.partition("_")[2]
     name_fields = {"child": ["name"], "mine": [], "anonymous": ["secret"]}[suffix]
@@ -168,7 +169,7 @@ def change_child(world: World) -> Scenario:
 
 
 def remove_parent(world: World) -> Scenario:
-    """Remove parents with and without children, twice."""
+    """Remove a parent with a child, the same parent once more, and a parent without children."""
     world.post()
     for counter in world.counters:
         world.prepare.direct("put_child", counter=counter.name, id="a91f", name="bob", caller="shop")
@@ -186,7 +187,8 @@ def visit(world: World) -> Scenario:
 
 
 def increment(world: World) -> Scenario:
-    """Increment every counter: the last number, its replay, a refusal, a batch, and stock after expired holds."""
+    """Increment every counter, replay the increment, and send a batch. `contest` has one number left, and refuses the
+    second increment. Stock refuses more than an expired hold gives back."""
     for counter in world.counters:
         if counter.numbered and counter.floor is not None:
             last = {counter.attribute: {"N": str(counter.floor - (counter.delta or 0))}, "version": {"N": "1"}}
@@ -202,11 +204,11 @@ def increment(world: World) -> Scenario:
         repeated = event | {"amount": counter.delta or 1, "idempotency_key": "again"}
         world.invoke({"batch": [repeated, repeated, {**repeated, "idempotency_key": "more"}]})
     for amount in (-7, -8):
-        world.invoke({**STOCK, "operation": "increment", "amount": amount, "idempotency_key": f"{amount}"})
+        world.invoke({**MUG_OF_ALICE, "operation": "increment", "amount": amount, "idempotency_key": f"{amount}"})
 
 
 def change(world: World) -> Scenario:
-    """Make batches that are visible now and soon, with stock after expired holds, and a refusal."""
+    """Make batches that are visible now and soon, and batches that stock refuses after the release of a hold."""
     stock_and_hold(world.prepare)
     world.pass_a_minute()
     yield
@@ -235,7 +237,7 @@ def void(world: World) -> Scenario:
 
 
 def read(world: World) -> Scenario:
-    """Read each counter, or all together, a page by its URL, and hours of the series, also the present hour."""
+    """Read each counter, or all counters in one request. The series are summed up to minute 10 of this hour."""
     world.post()
     store_progress(world.store, 10, progress.hour_of(world.store.settings, int(time.time() // 60)))
     names = {field.name for field in world.operation.fields}
@@ -250,16 +252,16 @@ def read(world: World) -> Scenario:
 
 
 def set_counter(world: World) -> Scenario:
-    """Set every counter, with a replay and with an old version, and beyond a limit."""
+    """Set stock below its floor. Set every counter, replay the change, and name a version that no tally has."""
     yield
-    world.call(**STOCK, value=-1, version=0, idempotency_key="below")
+    world.call(**MUG_OF_ALICE, value=-1, version=0, idempotency_key="below")
     for counter in world.counters:
         for version in (0, 0, 7):
             world.call(counter=counter.name, id="x", value=1, version=version, idempotency_key="key")
 
 
 def hold(world: World) -> Scenario:
-    """Place a hold of the amount of expired holds, a hold that is refused, and a replay."""
+    """Place a hold of an amount that an expired hold must give back, a hold that is refused, and a replay."""
     for counter in HOLDABLE:
         stock_and_hold(world.prepare, counter)
     world.pass_a_minute()
@@ -271,39 +273,41 @@ def hold(world: World) -> Scenario:
 
 
 def settle(world: World) -> Scenario:
-    """Settle holds in time, twice, too late, beyond a limit, a missing hold, and a hold whose release meets a limit."""
+    """Settle holds: in time, a second time, after they expired, and, for a commit, with too high an amount. Settle a
+    missing hold, and a hold whose release meets a limit."""
     holds_in_time = {counter.name: stock_and_hold(world.prepare, counter) for counter in HOLDABLE}
     late_holds = {counter.name: place_hold(world.prepare, 1, counter)["body"]["hold"] for counter in HOLDABLE}
     old_hold = hold_before_redeclaration(world.store)
     fill_calls(world)
     yield
-    world.call(**{**STOCK, "id": "before", "counter": "calls"}, hold=old_hold)
+    world.call(**{**MUG_OF_ALICE, "id": "before", "counter": "calls"}, hold=old_hold)
     too_much = {"amount": AMOUNT_MAX} if world.operation.name == "commit_hold" else {}
     for counter, hold_id in holds_in_time.items():
         if too_much:
-            assert world.call(**{**STOCK, "counter": counter}, hold=hold_id, **too_much)["status"] == 409
-        for id_ in (hold_id, hold_id, NO_HOLD):
-            world.call(**{**STOCK, "counter": counter}, hold=id_)
+            assert world.call(**{**MUG_OF_ALICE, "counter": counter}, hold=hold_id, **too_much)["status"] == 409
+        for id_ in (hold_id, hold_id, MISSING_HOLD):
+            world.call(**{**MUG_OF_ALICE, "counter": counter}, hold=id_)
     world.pass_a_minute()
     for counter, hold_id in late_holds.items():
-        world.call(**{**STOCK, "counter": counter}, hold=hold_id)
+        world.call(**{**MUG_OF_ALICE, "counter": counter}, hold=hold_id)
 
 
 def change_hold(world: World) -> Scenario:
-    """Change holds: less, beyond the limit, longer, a replay, after expired holds, too late, and a missing hold."""
+    """Change holds to other amounts, beyond the limit, and to a longer time, with a replay. Change an expired hold, a
+    missing hold, and a hold whose new amount an expired hold must give back."""
     holds_of = {counter.name: stock_and_hold(world.prepare, counter) for counter in HOLDABLE}
     late_holds = {counter.name: place_hold(world.prepare, 1, counter)["body"]["hold"] for counter in HOLDABLE}
     yield
     number = itertools.count()
 
-    def change(counter: str, hold: str, key: object = None, **change: int) -> Any:
+    def change(counter: str, hold: str, key: object = None, **fields: int) -> Any:
         key = f"key-{next(number) if key is None else key}"
-        return world.call(**{**STOCK, "counter": counter}, hold=hold, idempotency_key=key, **change)["status"]
+        return world.call(**{**MUG_OF_ALICE, "counter": counter}, hold=hold, idempotency_key=key, **fields)["status"]
 
     for name, hold_id in holds_of.items():
         assert [change(name, hold_id, amount=amount, ttl_s=600) for amount in (2, 4, AMOUNT_MAX)] == [200, 200, 409]
         assert change(name, hold_id, "again", ttl_s=900) == change(name, hold_id, "again", ttl_s=900) == 200
-        assert change(name, NO_HOLD, ttl_s=900) == 404
+        assert change(name, MISSING_HOLD, ttl_s=900) == 404
     world.pass_a_minute()
     for name, hold_id in holds_of.items():
         assert change(name, hold_id, amount=5) == 200, "the amount of an expired hold is released first"
@@ -311,40 +315,41 @@ def change_hold(world: World) -> Scenario:
 
 
 def void_hold(world: World) -> Scenario:
-    """Void committed holds, twice, an open hold, a missing hold, and a hold whose void meets a limit."""
+    """Void committed holds twice. Void a hold that is not committed, a missing hold, and a hold whose void meets a
+    limit until a minute later."""
     committed = {counter.name: stock_and_hold(world.prepare, counter) for counter in HOLDABLE}
-    open_holds = {counter.name: place_hold(world.prepare, 1, counter)["body"]["hold"] for counter in HOLDABLE}
+    uncommitted_holds = {counter.name: place_hold(world.prepare, 1, counter)["body"]["hold"] for counter in HOLDABLE}
     old_hold = hold_before_redeclaration(world.store)
-    to_commit = [*((name, STOCK["id"], hold) for name, hold in committed.items()), ("calls", "before", old_hold)]
+    to_commit = [*((name, MUG_OF_ALICE["id"], hold) for name, hold in committed.items()), ("calls", "before", old_hold)]
     for name, id_, hold in to_commit:
-        world.prepare({**STOCK, "operation": "commit_hold", "counter": name, "id": id_, "hold": hold})
+        world.prepare({**MUG_OF_ALICE, "operation": "commit_hold", "counter": name, "id": id_, "hold": hold})
     fill_calls(world)
     yield
-    world.call(**{**STOCK, "id": "before", "counter": "calls"}, hold=old_hold)
+    world.call(**{**MUG_OF_ALICE, "id": "before", "counter": "calls"}, hold=old_hold)
     for counter, hold in committed.items():
-        for hold_id in (hold, hold, open_holds[counter], NO_HOLD):
-            world.call(**{**STOCK, "counter": counter}, hold=hold_id)
+        for hold_id in (hold, hold, uncommitted_holds[counter], MISSING_HOLD):
+            world.call(**{**MUG_OF_ALICE, "counter": counter}, hold=hold_id)
     world.pass_a_minute()
-    assert world.call(**{**STOCK, "id": "before", "counter": "calls"}, hold=old_hold)["status"] == 200
+    assert world.call(**{**MUG_OF_ALICE, "id": "before", "counter": "calls"}, hold=old_hold)["status"] == 200
 
 
 def place_hold(invoke: Invoke, amount: int, counter: Counter = counters.STOCK, key: str = "") -> dict[str, Any]:
     """Place a hold of one minute, and return the answer."""
     key = key or secrets.token_hex(8)
-    fields = {**STOCK, "counter": counter.name, "amount": amount, "ttl_s": 60, "idempotency_key": key}
+    fields = {**MUG_OF_ALICE, "counter": counter.name, "amount": amount, "ttl_s": 60, "idempotency_key": key}
     return invoke({**fields, "operation": "hold"})
 
 
 def stock_and_hold(invoke: Invoke, counter: Counter = counters.STOCK) -> str:
     """Add 5 to stock, or leave 5 of a quota, and hold 4 of the 5. Returns the hold's id."""
     amount = 5 if counter.ceiling is None else counter.ceiling - 5
-    more = {**STOCK, "counter": counter.name, "amount": amount, "idempotency_key": secrets.token_hex(8)}
-    invoke({**more, "operation": "increment"})
+    fields = {**MUG_OF_ALICE, "counter": counter.name, "amount": amount, "idempotency_key": secrets.token_hex(8)}
+    invoke({**fields, "operation": "increment"})
     return str(place_hold(invoke, 4, counter)["body"]["hold"])
 
 
 def hold_before_redeclaration(store: Store) -> str:
-    """Place a hold as before `calls` had a ceiling. After `fill_calls`, the release of the hold meets the ceiling."""
+    """Place a hold as when `calls` had a floor. The hold's release adds 4, and meets the ceiling after `fill_calls`."""
     old_calls = replace(counters.CALLS, floor=-9, ceiling=None, notify=None)
     process = Call(replace(store, limit_cache={}))
     tally = periods.tally_id(old_calls, "before", time.time())
@@ -352,8 +357,8 @@ def hold_before_redeclaration(store: Store) -> str:
 
 
 def fill_calls(world: World) -> None:
-    """Fill `calls`, at last with a hold of 4. Until this hold expires, the older hold's release meets the ceiling."""
-    id_, amount = {**STOCK, "counter": "calls", "id": "before"}, counters.CALLS.ceiling or 0
+    """Bring `calls` to its ceiling. The last 4 are a hold. While this hold lasts, the old hold cannot be released."""
+    id_, amount = {**MUG_OF_ALICE, "counter": "calls", "id": "before"}, counters.CALLS.ceiling or 0
     increment_answer = world.prepare({**id_, "operation": "increment", "amount": amount, "idempotency_key": "more"})
     hold_answer = world.prepare({**id_, "operation": "hold", "amount": 4, "ttl_s": 60, "idempotency_key": "held"})
     assert (increment_answer["status"], hold_answer["status"]) == (200, 201)
@@ -369,7 +374,7 @@ def store_progress(store: Store, minute: int, hour: int) -> int:
 
 
 def invoke_sample(world: World) -> Scenario:
-    """Invoke the sample. A post is written and edited."""
+    """Invoke the operation's sample event twice. The second `put_post` edits the post."""
     if world.operation.name in ("get_post", "delete_post"):
         world.prepare.direct("put_post", id="7c20", body="x", caller="alice")
     yield
@@ -401,7 +406,8 @@ SCENARIOS: dict[str, Callable[[World], Scenario]] = {
 def test_an_operation_needs_exactly_what_it_declares(
     function: str, operation: Operation, invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Runs for each function of the operation: a function of open counters needs less. A limit must refuse once."""
+    """One case for each function that serves the operation, because a function with fewer counters needs less. If a
+    limit may refuse, a limit must refuse in the scenario, because only then the code looks for expired holds."""
     refusals: list[LimitReachedError] = []
     init = LimitReachedError.__init__
 
@@ -414,7 +420,7 @@ def test_an_operation_needs_exactly_what_it_declares(
     def pass_a_minute() -> None:
         monkeypatch.setattr(clock, "now_s", lambda: time.time() + 61)
 
-    served_counters = operation.served_counters(counters_of_function(function, FUNCTIONS[function], counters.COUNTERS))
+    served_counters = operation.served_counters(counters_of_function(function, ROUTES[function], counters.COUNTERS))
     by_function = partial(invoke, function=function)
     steps = SCENARIOS.get(operation.name, invoke_sample)(
         World(operation, served_counters, by_function, invoke, store, pass_a_minute)  # type: ignore[arg-type]
@@ -424,14 +430,14 @@ def test_an_operation_needs_exactly_what_it_declares(
     recorder = Recorder(store)
     list(steps)
     assert recorder.needs == operation.needs(served_counters)
-    limited = LimitReachedError in operation.raises and any(counter.may_settle_holds for counter in served_counters)
-    assert bool(refusals) >= limited, "no limit refused, so no expired hold was looked for"
+    may_refuse = LimitReachedError in operation.raises and any(counter.may_settle_holds for counter in served_counters)
+    assert bool(refusals) >= may_refuse, "no limit refused, so no expired hold was looked for"
 
 
 def test_a_visit_beyond_a_ceiling_looks_for_expired_holds(
     invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hold is older than the declaration that the counter counts visitors."""
+    """The hold is from before the counter counted visitors."""
     active = Counter("active", prefix="APP", sort_key="ACTIVE", attribute="n", unique=True, period="year", ceiling=1)
     monkeypatch.setitem(counters.COUNTERS, active.name, active)
     tally, old_active = periods.tally_id(active, "site", time.time()), replace(active, unique=False, delta=None)
@@ -454,14 +460,14 @@ class OneShard:
 
 
 def put_minute_to_judge(store: Store) -> None:
-    """Store a closed minute: a tally does not drift, another begins to drift, and the drift of a third ends.
+    """Store a closed minute: the tally `even` does not drift, drift of `begins` begins, and drift of `ends` ends.
 
-    Also store that the bookkeeper is two days behind. Records may be lost, because a stream keeps a record for a day.
+    Also store that the bookkeeper is two days behind: a stream keeps a record for a day, so the sweep stores a loss.
     """
     now_s = int(time.time())
     minute = mark_judged(store, minutes_ahead=-5) + 1
-    amounts_by_name = {"even": (1, 1), "begins": (0, 1), "ends": (3, 0)}
-    entries = [segments.JournalEntry("plays", name, "", *amounts) for name, amounts in amounts_by_name.items()]
+    expected_and_observed = {"even": (1, 1), "begins": (0, 1), "ends": (3, 0)}
+    entries = [segments.JournalEntry("plays", name, "", *amounts) for name, amounts in expected_and_observed.items()]
     segment = segments.segment_write(store.settings, minute, 0, "shardId-counts#1", entries, now_s)
     store.client.put_item(**segment["Put"])
     stalled = {"bookkeeper_passed_s": now_s - 2 * 24 * 3600}
@@ -473,20 +479,20 @@ def put_minute_to_judge(store: Store) -> None:
 
 
 def put_minute_to_sum_up(store: Store) -> None:
-    """Store a play in the last minute of an hour, of which only this minute is not summed up."""
+    """Store a play in the last minute of an hour. The series have the hour's other minutes."""
     hour = progress.hour_of(store.settings, watermark.last_judged_minute(store)) - 1
     minute = store_progress(store, 58, hour) + 1
-    page = segments.segment_write(
+    segment = segments.segment_write(
         store.settings, minute, 0, "s#1", [segments.JournalEntry("plays", "v", "", 1, 1)], int(time.time())
     )
-    store.client.put_item(**page["Put"])
+    store.client.put_item(**segment["Put"])
 
 
 WITH_CHILDREN = [counter for counter in counters.COUNTERS.values() if counter.counts_children]
 
 
 def remove_parents(store: Store) -> None:
-    """Remove two parents of each counter with children. One removal has died. The other removal is at its last step."""
+    """Remove two parents of each counter with children. The next sweep finds work for `a91f`, and ends `ended`."""
     call = Call(store, "alice")
     for counter in WITH_CHILDREN:
         if counter.parent_required:
@@ -500,11 +506,11 @@ def remove_parents(store: Store) -> None:
         for parent in ("a91f", "ended"):
             remove = posts.delete_post if counter.parent_required else deletion.remove_parent
             assert remove(call, counter, parent)
-        key = tallies.key(counter, "a91f", 3)
+        key = tallies.key(counter, "a91f", 3)  # as if the removal had died before it marked this shard
         store.client.delete_item(TableName=store.settings.counts_table, Key=key)
     ledger = store.settings.ledger_table
     for row in store.client.scan(TableName=ledger)["Items"]:
-        if row["PK"]["S"] == "DELETED" and row["target"]["S"] == "ended":
+        if row["PK"]["S"] == "DELETED" and row["target"]["S"] == "ended":  # as after a sweep that found no child
             store.client.put_item(TableName=ledger, Item=row | {"found_nothing": {"BOOL": True}})
 
 
@@ -512,8 +518,7 @@ def remove_parents(store: Store) -> None:
 def test_the_sweep_needs_exactly_what_its_schedule_declares(
     invoke: Invoke, store: Store, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another judge writes a drift row between the judge's read and its write, so the judge reads again. A removal has
-    died before it marked the shards, and one child was spilled. Another removal is at its last step."""
+    """Another judge adds 7 to a drift row between the judge's read and write of the row, so the judge reads again."""
     for counter in HOLDABLE:
         stock_and_hold(invoke, counter)
     hold_before_redeclaration(store)
@@ -525,18 +530,18 @@ def test_the_sweep_needs_exactly_what_its_schedule_declares(
     recorder = Recorder(store)
     rival = Store(dynamodb_client(endpoint_url=engine.endpoint), store.settings)
 
-    def overtake(**_: Any) -> None:
+    def write_first(**_: Any) -> None:
         put_drift_row(rival, "plays", "begins", 7)
 
-    store.client.meta.events.register("after-call.dynamodb.BatchGetItem", overtake)
+    store.client.meta.events.register("after-call.dynamodb.BatchGetItem", write_first)
     store_with_bus = replace(store, settings=store.settings._replace(event_bus="bus"))
     result = Sweep(counters.COUNTERS, store_with_bus, OneShard(), Bus("bus", AcceptingBus))({}, LambdaContext())  # type: ignore[arg-type]
-    expected = {"events_sent": 1}
+    expected = {"events_sent": 1}  # the judge takes the minutes from 4 ago to 2 ago, and leaves one for late commits
     expected |= {"released": len(HOLDABLE) + 1, "minutes": 3, "uneven": 2, "children_removed": 2 * len(WITH_CHILDREN)}
     expected["parents_removed"] = len(WITH_CHILDREN)
     assert {name: result[name] for name in expected} == expected
-    assert result["hours"] == 2  # of the tally, and of all tallies together
-    assert [(drift.target, drift.drift) for drift in rows.all_rows(store)] == [("begins", 8)]
+    assert result["hours"] == 2  # one of the video, and one of all videos together
+    assert [(drift.target, drift.drift) for drift in rows.all_rows(store)] == [("begins", 1 + 7)]
     assert recorder.needs == DECLARED.needs["sweep"]
 
 
@@ -554,8 +559,8 @@ def put_event_to_send(store: Store) -> None:
 
 
 def put_faults(invoke: Invoke, store: Store, objects: dead_letters.DeadLetterBucket) -> None:
-    """Store a post with a wrong tally, a tally that was wrong before the ledger, a video that drifts, a receipt
-    that was not rolled up, and a dead letter of each consumer."""
+    """Store a post whose tally is wrong, a tally that was wrong before the ledger began, a video that drifts, a receipt
+    that the rollup did not add, and a dead letter of each consumer."""
     old_tally = tallies.key(counters.LIKES, "old", 0) | {"likeTally": {"N": "5"}, "authorId": {"S": "ann"}}
     store.client.put_item(TableName=store.settings.counts_table, Item=old_tally)
     invoke.direct("put_post", id="a91f", body="x", caller="alice")
@@ -578,7 +583,7 @@ def put_faults(invoke: Invoke, store: Store, objects: dead_letters.DeadLetterBuc
 def test_the_command_needs_only_what_its_policy_allows(
     invoke: Invoke, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every command runs once."""
+    """Runs every command, except those that call functions, scan a team's table, or restore."""
     plays, likes = tmp_path / "plays.csv", tmp_path / "likes.csv"
     plays.write_text("id,value\nnew,9\n")
     readings = tmp_path / "readings.csv"
@@ -590,7 +595,7 @@ def test_the_command_needs_only_what_its_policy_allows(
     put_faults(invoke, store, objects)
     stock_and_hold(invoke)
     mark_judged(store)
-    # A redrive needs a minute that is not judged. Repairs keep the real clock, which `reconcile` read at its import.
+    # A redrive books on a minute that is not judged. A Reconciler has the real clock, bound when it was imported.
     monkeypatch.setattr(clock, "now_s", lambda: time.time() + 600)
     assert reconcile.Reconciler(store).clock() == pytest.approx(time.time(), abs=60)
     store_progress(store, 10, progress.hour_of(store.settings, int(time.time() // 60)))
@@ -605,7 +610,7 @@ def test_the_command_needs_only_what_its_policy_allows(
         f"import {plays} --counter contest --yes --by ann --why test": 0,
         "forget --user bob": 1, "forget --user bob --yes --by ann --why test": 0,
         "forget --user alice --yes --by ann --why test": 0, "history --user alice": 0,
-        "series plays 9f3a": 0, "top plays": 0, "watch plays 9f3a": 0, "receipt plays 9f3a k": 1,
+        "series plays 9f3a": 0, "top plays": 0, "watch plays 9f3a": 0, "events": 0, "receipt plays 9f3a k": 1,
     }.items():  # fmt: skip
         arguments = commands.parse_arguments(line.split(), commands.parser(counters.COUNTERS))
         assert commands.command_named(arguments.command).run(arguments, stack) == code, (line, capsys.readouterr())

@@ -1,4 +1,4 @@
-"""The command `tally`, for people and scripts, with and without tables."""
+"""Runs the command `tally` as people and scripts do, on tables, and without a stack."""
 
 from __future__ import annotations
 
@@ -73,15 +73,13 @@ def test_an_id_or_a_key_may_begin_with_a_dash(run: Run, capsys: pytest.CaptureFi
         assert error_of(main, ["get", "plays", "--local", *arguments], capsys).endswith(message)
 
 
-def test_get_shows_the_shards_of_a_tally(run: Run, store: Store) -> None:
+def test_get_shows_the_shards_the_canonical_url_and_what_is_left_to_a_limit(run: Run, store: Store) -> None:
     for shard in (0, 3):
         store.client.update_item(**tallies.add_write(Call(store), counters.PLAYS, "v", shard, 2, 0))
     assert run("get", "plays", "v")[1] == "plays v: 4 in 2 shards\n"
     page = "https://example.com/a"
-    body = {"counted": True}
-    increments.count(Call(store), Increment(counters.USAGE, "u", 1, "increment", "k" * 22, body))
     assert run("get", "visits", "HTTPS://example.com:443/a")[1] == f"visits {page}: 0, nothing is stored\n"
-    increments.count(Call(store), Increment(counters.STOCK, "mug", 3, "increment", "s" * 22, body))
+    increments.count(Call(store), Increment(counters.STOCK, "mug", 3, "increment", "s" * 22, {"counted": True}))
     assert run("get", "stock", "mug")[1] == "stock mug: 3, 3 left to its limit of 0\n"
 
 
@@ -138,21 +136,21 @@ def test_a_closed_stdin_or_stdout_is_empty(run: Run, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("child", "fits"),
+    ("child", "is_csv_readable"),
     [("a\nb", True), ("a\r\n,b\n", True), ("a\nacme,carol,2024-05-03\nb", False), ("a\nacme,carol,2024-05-03", True)],
 )
 def test_export_refuses_to_write_csv_that_import_would_refuse(
-    run: Run, invoke: Invoke, tmp_path: Path, child: str, fits: bool
+    run: Run, invoke: Invoke, tmp_path: Path, child: str, is_csv_readable: bool
 ) -> None:
-    """A child's name with a line that is a whole row looks like a quotation mark that nobody has closed."""
+    """If a line of a quoted name reads as a whole row, `import` cannot tell whether the quote was left open."""
     put = {"operation": "put_child", "counter": "members", "id": "acme", "caller": "ann"}
     assert invoke({**put, "name": child})["status"] in (200, 201)
     file, lines = tmp_path / "members.csv", tmp_path / "members.jsonl"
     code, _, err = run("export", "members", str(file), "--children")
     refused = "Export with --format jsonl" in err
-    assert (code, file.exists(), refused) == ((0, True, False) if fits else (2, False, True))
+    assert (code, file.exists(), refused) == ((0, True, False) if is_csv_readable else (2, False, True))
     assert run("export", "members", str(lines), "--children")[0] == 0
-    for path in [file] * fits + [lines]:
+    for path in [file] * is_csv_readable + [lines]:
         signed = ("--children", "members", "--yes", "--by", "ann", "--why", "test")
         message = run("import", str(path), *signed)[1]
         assert "imported 0 rows, 1 existed" in message or "ended before: 1 row, 0 refused" in message
@@ -176,7 +174,7 @@ def test_receipt_finds_the_changes_of_any_caller(run: Run, invoke: Invoke) -> No
 def test_receipt_knows_every_operation_that_takes_a_key(run: Run, invoke: Invoke, store: Store) -> None:
     names = {*receipt.CHILD_OPERATIONS, *receipt.PAGE_OPERATIONS, *receipt.NUMBER_OPERATIONS, receipt.BATCH_OPERATION}
     assert names == set(KEYED_OPERATIONS)
-    page, day = "https://example.com/a", "calls 7c20#2026-11-22"
+    page, calls_of_a_day = "https://example.com/a", "calls 7c20#2026-11-22"
     ann, key = {"caller": "ann"}, "k" * 22
     invoke({"operation": "visit", "url": page, "idempotency_key": key, "user_agent": "Mozilla/5.0"})
     invoke({"operation": "put_child", "counter": "members", "id": "acme", "name": "bob", "idempotency_key": key, **ann})
@@ -185,7 +183,7 @@ def test_receipt_knows_every_operation_that_takes_a_key(run: Run, invoke: Invoke
     invoke({"operation": "change", "changes": changes, "idempotency_key": "many", **ann})
     for line, operation in {
         f"visits {page}#top {key}": "visit", f"members acme {key} --caller ann": "put_child",
-        f"{day} {key} --caller ann": "increment", "usage u many --caller ann": "change",
+        f"{calls_of_a_day} {key} --caller ann": "increment", "usage u many --caller ann": "change",
     }.items():  # fmt: skip
         code, out, err = run("receipt", *line.split(), "--json")
         assert (code, json.loads(out)["operation"]) == (0, operation), (out, err)
@@ -262,7 +260,7 @@ HOUR_8 = 500_000  # hours since 1970: 2027-01-15 08:00 UTC
 
 @pytest.fixture
 def series_of_plays(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Series from 06:55 to 08:20: plays of `a` in the hours 6 to 8, plays of `b` in one hour, and a repair."""
+    """Stores series from 06:55 to 08:20: plays of `a` in three hours, plays of `b` in one, imports, and a repair."""
     monkeypatch.setattr(fold, "BUCKETS", 1)  # put_series fills only the first bucket of a minute
     since = HOUR_8 * 60 - 65  # the minute 06:55
     plays = [(since, "a", -300), (since + 30, "a", 1200), (since + 30, "b", 30), (HOUR_8 * 60, "a", 40)]
@@ -360,9 +358,9 @@ def test_watch_continues_after_the_connection_is_lost_and_make_dev_restarts_on_a
         act_between_reads(
             monkeypatch,
             second.kill,
-            lambda: None,
+            lambda: None,  # a second read fails, and prints nothing
             lambda: dev_stack.update(dynamodb=first_endpoint),
-            lambda: None,
+            lambda: None,  # the number has not changed since the last read
             lambda: None,
         )
         code, out, err = run("watch", "stock", "mug", "--json")
@@ -374,6 +372,7 @@ def test_watch_continues_after_the_connection_is_lost_and_make_dev_restarts_on_a
 
 
 def start_command(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    """Start the command without AWS credentials. `environment`: more environment variables."""
     without_aws = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     no_files = {"AWS_CONFIG_FILE": "/nonexistent", "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent"}
     return subprocess.Popen(
@@ -401,7 +400,7 @@ def test_ctrl_c_prints_one_line_with_status_130_and_a_pipe_has_no_progress_bar(p
     assert line.startswith("tally: waiting until everything up to now is checked: ")
     assert (process.returncode, err) == (130, "tally: stopped\n")
     assert out.startswith("differs  likes off: 7")
-    assert tallies.read(Call(store), counters.LIKES, "off") == 7
+    assert tallies.read(Call(store), counters.LIKES, "off") == 7  # 2 likes, and the 5 of the edit
 
 
 def fake_cloudformation(monkeypatch: pytest.MonkeyPatch, outputs: dict[str, str] | None) -> None:
@@ -465,10 +464,10 @@ def test_a_stack_that_cannot_be_used_is_an_error_of_one_line(
 def test_a_tally_in_a_teams_own_stack_is_read(
     outputs: dict[str, str], stack: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake_cloudformation(monkeypatch, outputs | {"CheckoutName": "checkout"})
+    fake_cloudformation(monkeypatch, outputs | {"CheckoutName": "checkout"})  # an output of the team's own
     deployed = connection.deployed_stack(stack, {})
     assert deployed.store.settings.counts_table == "no-such-table"
-    assert deployed.outputs.keys() == TABLES.keys() | {"StorageFormat"} | ({"CheckoutName"} & outputs.keys())
+    assert deployed.outputs.keys() == TABLES.keys() | {"StorageFormat"}
 
 
 def test_an_empty_region_is_an_error_of_one_line(
@@ -478,14 +477,15 @@ def test_an_empty_region_is_an_error_of_one_line(
     assert "there is no AWS region: set AWS_DEFAULT_REGION" in error_of(main, ["status"], capsys)
 
 
-def http(body: str) -> str:
+def http_answer(body: str) -> str:
     return f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}"
 
 
 NONSENSE = {
-    "HTML": http("<html><p>Welcome to\nnginx!</html>"), "an empty object": http("{}"), "not HTTP": "220 ready\r\n",
-    "cut off": http("{}")[:-1],
-    "other tables": http('{"dynamodb": 5, "s3": [], "counts": 1, "receipts": 2, "ledger": 3, "bucket": 0,'
+    "HTML": http_answer("<html><p>Welcome to\nnginx!</html>"), "an empty object": http_answer("{}"),
+    "not HTTP": "220 ready\r\n",
+    "cut off": http_answer("{}")[:-1],
+    "wrong types": http_answer('{"dynamodb": 5, "s3": [], "counts": 1, "receipts": 2, "ledger": 3, "bucket": 0,'
                          ' "minute_s": 1, "outputs": {}}'),
 }  # fmt: skip
 ARGUMENTS: dict[str, list[str]] = {
@@ -530,13 +530,13 @@ def test_an_endpoint_that_answers_nonsense_is_an_error_of_one_line_with_status_2
     port = start_server(NONSENSE[kind])
     tables = {"dynamodb": f"http://127.0.0.1:{port}", "s3": f"http://127.0.0.1:{port}", "counts": "c" * 9}
     tables |= {"receipts": "r" * 9, "ledger": "l" * 9, "bucket": "b"}
-    dev_port = start_server(http(json.dumps({**tables, "minute_s": 60, "outputs": {}})))
+    dev_port = start_server(http_answer(json.dumps({**tables, "minute_s": 60, "outputs": {}})))
     for answering_port in (port, dev_port):
         code = main([name, *ARGUMENTS[name], "--local", "--port", str(answering_port)])
         printed = capsys.readouterr()
         assert (code, printed.err.count("\n")) == (2, 1), printed
         assert printed.err.startswith("tally: ")
-        if name != "status" or answering_port == port:  # `status` also shows its other checks
+        if name != "status" or answering_port == port:  # `status` prints its checks even if it cannot read the tables
             assert not printed.out
 
 
@@ -563,12 +563,12 @@ def test_events_of_all_numbers_or_of_one_are_listed_newest_first(run: Run, store
              "at": 1795000000, "sequence": "1"}  # fmt: skip
     second = first | {"event": "cd" * 16, "direction": "down", "value": 12, "before": 812, "by": "repair",
                     "at": 1795000060, "sequence": "2"}  # fmt: skip
-    total = {"event": "ef" * 16, "counter": "plays", "id": "~2Fv~2F", "threshold": 1000, "every": 1000,
+    unsent = {"event": "ef" * 16, "counter": "plays", "id": "~2Fv~2F", "threshold": 1000, "every": 1000,
              "direction": "up", "value": 1003, "at": 1795000120, "sequence": "1000"}  # fmt: skip
     assert run("events") == (0, "there are no events: Tally keeps each for nine days after it is sent\n", "")
-    for detail in (first, second, total):
+    for detail in (first, second, unsent):
         event = Event(detail["event"], detail["at"] * 1000, detail)
-        state = UNSENT if detail is total else SENT
+        state = UNSENT if detail is unsent else SENT
         store.client.put_item(**event.as_write(store.settings)["Put"] | {
             "Item": event.key(state) | {"detail": {"S": json.dumps(detail)}}
         })  # fmt: skip
@@ -584,4 +584,4 @@ def test_events_of_all_numbers_or_of_one_are_listed_newest_first(run: Run, store
     assert run("events", "calls", "7c20#2026-11-21")[1].startswith("there are no events")
     assert run("events", "plays", "/v/")[1].splitlines() == lines[:1]
     shown = [json.loads(line) for line in run("events", "plays", "--json")[1].splitlines()]
-    assert shown == [{**total, "sent": False}]
+    assert shown == [{**unsent, "sent": False}]

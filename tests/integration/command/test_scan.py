@@ -31,9 +31,9 @@ from tests.invariants.processes import Crash, WatchedClient, client_that_dies
 
 SIGNED = "--by ann --why test --yes"
 NOT_COUNTED = (
-    "tally: orders counts items of the table shop, and the items in the table are not counted yet: run"
-    " `tally scan orders`.\n"
+    "orders counts items of the table shop, and the items in the table are not counted yet: run `tally scan orders`."
 )
+NOT_COUNTED_LINE = f"tally: {NOT_COUNTED}\n"
 COUNTS_ITEMS = "orders counts items of the table shop: it moves when an item is written there."
 
 
@@ -54,7 +54,7 @@ def test_a_scan_prints_its_cost_asks_and_counts_the_items_while_the_team_writes(
     code, _, err = team("scan orders")
     assert (code, questions, err.splitlines()[-1]) == (2, ["Scan it? [y/N] "], "tally: nothing is scanned")
     assert err.startswith("tally: shop has about ")
-    assert team("get orders a")[::2] == (2, NOT_COUNTED)
+    assert team("get orders a")[::2] == (2, NOT_COUNTED_LINE)
     monkeypatch.setattr("builtins.input", lambda question: "y")
     watched = WatchedClient(team.store.client)
     watched.after = lambda number: write_during_scan(team, number)
@@ -62,7 +62,7 @@ def test_a_scan_prints_its_cost_asks_and_counts_the_items_while_the_team_writes(
     assert err.splitlines()[-1] == (
         "tally: read everything. Waiting for the consumer to catch up with shop: about 420 s"
     )
-    assert (code, out) == (0, "orders is counted: 122 items read, 5 groups, 4 numbers set\n")  # `new` was right
+    assert (code, out) == (0, "orders is counted: 122 items read, 5 groups, 4 numbers set\n")  # `new` was counted
     assert team.numbers("orders") == team.truth("orders")
     assert json.loads(team("get orders a --json")[1])["value"] == team.truth("orders")["a"]
     code, out, _ = team("export orders")
@@ -83,7 +83,7 @@ def write_during_scan(team: Team, number: int) -> None:
         team.order("a", 4, "closed")
         team.drain()
         team.order("a", 500)
-    if number == 3:
+    if number == 3:  # the scan has counted the second half of the items
         team.delete("CUSTOMER#b", "ORDER#1")
         team.order("a", 0, "open")
 
@@ -105,20 +105,20 @@ def test_a_killed_scan_continues_where_it_stopped(team: Team, last_write: int, c
     assert out.startswith("orders is counted")
     team.drain()
     assert team.numbers("orders") == team.truth("orders")
-    assert team("check orders --yes")[:2] == (2, "nothing is known to be wrong\n")  # no sweep has judged
+    assert team("check orders --yes")[:2] == (2, "nothing is known to be wrong\n")  # no minute is judged
 
 
-def test_a_restarted_scan_counts_from_the_beginning_and_reads_show_nothing_until_it_ends(team: Team) -> None:
+def test_a_restarted_scan_counts_from_the_beginning_and_reads_fail_until_it_ends(team: Team) -> None:
     team.old_orders()
     assert team("scan orders --yes")[0] == 0
     team.edit("a", 7)
     with pytest.raises(Crash):
         team("scan orders --again --yes", client_that_dies(team.store.client, 2, committed=True))
-    assert team("get orders a")[::2] == (2, NOT_COUNTED)
-    assert team("check orders a")[::2] == (2, NOT_COUNTED)
+    assert team("get orders a")[::2] == (2, NOT_COUNTED_LINE)
+    assert team("check orders a")[::2] == (2, NOT_COUNTED_LINE)
     code, out, err = team("scan orders --yes --again")
     assert (code, "the scan continues" in err) == (0, False)
-    assert out == "orders is counted: 120 items read, 4 groups, 1 numbers set\n"
+    assert out == "orders is counted: 120 items read, 4 groups, 1 numbers set\n"  # the edited number
     assert team.numbers("orders") == team.truth("orders")
 
 
@@ -129,27 +129,27 @@ def test_a_scan_of_another_declaration_or_of_weeks_ago_is_not_continued(
     with pytest.raises(Crash):
         team("scan orders --yes", client_that_dies(team.store.client, 3, committed=True))
     monkeypatch.setattr(clock, "now_s", lambda: time.time() + first_seen.SCAN_VALID_S + 1)
-    first = scan_state.read_scan(team.store, "orders").generation
+    first_generation = scan_state.read_scan(team.store, "orders").generation
     with pytest.raises(Crash):
         team("scan orders --yes", client_that_dies(team.store.client, 1, committed=True))
-    second = scan_state.read_scan(team.store, "orders").generation
-    assert second > first
+    second_generation = scan_state.read_scan(team.store, "orders").generation
+    assert second_generation > first_generation
     assert ORDERS.items is not None
     other_orders = replace(ORDERS, items=replace(ORDERS.items, where={}))
     team.counters = {**team.counters, "orders": other_orders}
-    monkeypatch.setattr(scan, "WAIT_MINUTES_MAX", 0)
+    monkeypatch.setattr(scan, "WAIT_MINUTES_MAX", 0)  # the scan need not end
     assert "the scan continues" not in team("scan orders --yes")[2]
-    assert scan_state.read_scan(team.store, "orders").generation > second
+    assert scan_state.read_scan(team.store, "orders").generation > second_generation
 
 
 def test_a_killed_scan_does_not_read_pages_again_in_which_no_item_counts(team: Team) -> None:
-    """The scan stores its position after each page, also if no item of the page counts."""
+    """The scan stores its position after each page, also if no item of the page counts. The table has three pages."""
     items = [{"PK": {"S": f"LOG#{n}"}, "SK": {"S": "X"}, "text": {"S": "x" * 30_000}} for n in range(100)]
     for first in range(0, 100, 25):
         requests = [{"PutRequest": {"Item": item}} for item in items[first : first + 25]]
         team.store.client.batch_write_item(RequestItems={team.table: requests})
     team.drain()
-    with pytest.raises(Crash):
+    with pytest.raises(Crash):  # at the write after the second page
         team("scan orders --yes", client_that_dies(team.store.client, 4, committed=False))
     read_count = scan_state.read_scan(team.store, "orders").items
     assert 0 < read_count < 100
@@ -175,11 +175,11 @@ class ClientWithChangedTable:
         return {"Table": {**table, **self.changed} if request["TableName"] == self.team.table else table}
 
 
-def table_with(team: Team, **changed: Any) -> ClientWithChangedTable:
+def client_that_describes(team: Team, **changed: Any) -> ClientWithChangedTable:
     return ClientWithChangedTable(team, changed)
 
 
-KEYS = [{"AttributeName": name, "KeyType": kind} for name, kind in (("customer", "HASH"), ("SK", "RANGE"))]
+OTHER_KEYS = [{"AttributeName": name, "KeyType": kind} for name, kind in (("customer", "HASH"), ("SK", "RANGE"))]
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ KEYS = [{"AttributeName": name, "KeyType": kind} for name, kind in (("customer",
         ({"StreamSpecification": {"StreamEnabled": False}}, "the table has no stream"),
         ({"LatestStreamArn": "arn:aws:dynamodb:eu-west-1:1:table/shop/stream/2"}, "deploy the stack with this stream"),
         (
-            {"KeySchema": KEYS, "AttributeDefinitions": [
+            {"KeySchema": OTHER_KEYS, "AttributeDefinitions": [
                 {"AttributeName": name, "AttributeType": "S"} for name in ("customer", "SK")
             ]},
             "counter 'orders' names the keys PK and SK, but the table has customer and SK",
@@ -201,9 +201,9 @@ KEYS = [{"AttributeName": name, "KeyType": kind} for name, kind in (("customer",
 def test_a_table_that_cannot_be_counted_is_refused_before_a_scan_begins(
     team: Team, changed: dict[str, Any], why: str, line: str
 ) -> None:
-    """The app has imported the table, so no deploy has checked it."""
+    """The team's app has imported the table, so no deploy has checked the table."""
     team.old_orders()
-    code, out, err = team(line, table_with(team, **changed))
+    code, out, err = team(line, client_that_describes(team, **changed))
     assert (code, out, err.count("\n"), why in err) == (2, "", 1, True), err
     assert err.startswith("tally: the items of the table shop cannot be counted: ")
     assert scan_state.read_scan(team.store, "orders").generation == 0
@@ -218,15 +218,15 @@ def test_a_dry_run_prints_the_cost_of_a_scan_and_writes_nothing(team: Team) -> N
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0].startswith("shop has about 150 items. Of a sample of ")
-    assert lines[0].endswith(", 0 count, in 0 groups")  # Tally counts these faults in groups of their own
+    assert lines[0].endswith(", 0 count, in 0 groups")  # 30 orders have a fault, and 120 lack attributes
     assert re.match(r"a scan takes about [12] read units of shop, .* s at 10 units a second; ", lines[1])
     assert re.search(r"about \d+ will not count, with a group that no id can be made of", out)
     assert any(line.endswith("they lack an attribute, or `where` differs") for line in lines)
     assert scan_state.read_scan(team.store, "spent").generation == 0
     provisioned = {"ProvisionedThroughput": {"ReadCapacityUnits": 10}, "TableSizeBytes": 4096 * 100}
-    out = team("scan orders --dry-run", table_with(team, **provisioned))[1]
+    out = team("scan orders --dry-run", client_that_describes(team, **provisioned))[1]
     assert "100 read units of shop" in out
-    assert "that is 50% of the 10 read units a second that shop has provisioned" in out  # 20 s at 5 a second
+    assert "that is 50% of the 10 read units a second that shop has provisioned" in out  # the default is half
 
 
 def test_a_scan_uses_half_of_the_provisioned_read_units(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,10 +238,10 @@ def test_a_scan_uses_half_of_the_provisioned_read_units(team: Team, monkeypatch:
 
     monkeypatch.setattr(scan, "Throttle", RecordingThrottle)
     team.old_orders()
-    provisioned = table_with(team, ProvisionedThroughput={"ReadCapacityUnits": 10})
+    provisioned = client_that_describes(team, ProvisionedThroughput={"ReadCapacityUnits": 10})
     assert team("scan orders --yes", provisioned)[0] == 0
     reads = [units for _, units in waits]
-    assert ({limit for limit, _ in waits}, sum(reads)) == ({5}, max(reads))  # writes are not throttled
+    assert ({limit for limit, _ in waits}, sum(reads)) == ({5}, max(reads))  # one read; other waits are of 0 units
     waits.clear()
     assert team("scan spent --yes --units 300", provisioned)[0] == 0
     assert {limit for limit, _ in waits} == {300}
@@ -252,8 +252,8 @@ def test_a_throttle_limits_the_units_of_a_second() -> None:
     throttle = Throttle(50, lambda: clock.s, lambda seconds: setattr(clock, "s", clock.s + seconds))
     for units in (10.0, 200.0, 0.5, 89.5):
         throttle.wait_for(units)
-        clock.s += 0.1  # the next step takes a while
-    assert clock.s - 100 == pytest.approx(300 / 50 - scan.BURST_S + 0.1)  # 300 units in all
+        clock.s += 0.1  # a step takes 0.1 s
+    assert clock.s - 100 == pytest.approx(300 / 50 - scan.BURST_S + 0.1)  # 300 units, and the last step
     Throttle(0, lambda: 0.0, pytest.fail).wait_for(1000)
 
 
@@ -284,7 +284,7 @@ def test_a_dead_letter_must_be_repaired_before_a_scan_and_its_repair_abandons_an
     assert team("scan orders --again --yes") == (2, "", message)
     mark_judged(team.store, minutes_ahead=-4)
     assert "items/shop/shardId-" in team("check --only dead-letters")[1]
-    assert scan_state.begin(team.store, ORDERS, 1) is not None  # a scan is open now
+    assert scan_state.begin(team.store, ORDERS, 1) is not None  # opens a scan
     restore_image(team)
     code, out, err = team(f"repair --only dead-letters {SIGNED}")
     assert (code, out.splitlines()[1:]) == (0, ["1 applied, 0 already gone, 0 blocked", "all is well: dead-letters"])
@@ -312,8 +312,8 @@ def test_after_a_dead_letter_is_dropped_the_numbers_must_be_scanned_again(team: 
     code, out, err = team(f"repair --only dead-letters --drop {SIGNED}")
     assert (code, out.splitlines()[-1]) == (0, "all is well: dead-letters")
     assert "tally: orders has lost a change: run `tally scan orders`\n" in err
-    assert team("check")[1].endswith("all is well\n")  # as_of of other numbers does not wait for the scan
-    assert team("get orders a")[::2] == (2, NOT_COUNTED)
+    assert team("check")[1].endswith("all is well\n")  # only numbers of `orders` wait for the scan
+    assert team("get orders a")[::2] == (2, NOT_COUNTED_LINE)
     assert team("scan orders --yes")[0] == 0
     assert team.numbers("orders") == team.truth("orders")
 
@@ -343,17 +343,17 @@ def test_check_stores_the_drift_of_a_number_and_repair_removes_the_drift_with_au
 
 
 def test_a_repair_deletes_the_drift_of_an_undeclared_counter_of_items(team: Team) -> None:
-    """The drift of other undeclared counters stays, such as `calls`, which has counted changes."""
+    """If an undeclared counter counted changes, as `calls` did, its drift stays."""
     assert team("scan orders --yes")[0] == 0
     mark_judged(team.store)
     team.edit("a", 7)
     assert team("check orders a")[0] == 1
-    schema = {
+    fingerprint = {
         "PK": {"S": keys.FINGERPRINT_KEY},
         "SK": {"S": "calls"},
         "fingerprint": {"S": json.dumps(fingerprints.fingerprint_of(COUNTERS["usage"]))},
     }
-    team.wire.put_item(TableName=team.store.settings.ledger_table, Item=schema)
+    team.wire.put_item(TableName=team.store.settings.ledger_table, Item=fingerprint)
     row = rows.recount_write(team.store, rows.read_row(team.store, "calls", "x"), 3, time.time())
     assert try_commit(team.store, [row])
     team.counters = {"usage": COUNTERS["usage"]}
@@ -361,7 +361,7 @@ def test_a_repair_deletes_the_drift_of_an_undeclared_counter_of_items(team: Team
     assert [(row.counter, row.drift) for row in rows.all_rows(team.store)] == [("calls", 3)]
 
 
-def test_a_counter_that_counted_items_never_counts_changes(team: Team) -> None:
+def test_a_counter_counts_either_items_or_changes_for_good(team: Team) -> None:
     assert team("scan orders --yes")[0] == 0
     changes = replace(team.counters["orders"], items=None)
     with pytest.raises(
@@ -386,8 +386,8 @@ def test_check_of_all_groups_asks_continues_after_a_kill_and_finds_every_differe
     assert team("scan orders --yes")[0] == 0
     mark_judged(team.store)
     team.edit("a", 7)
-    team.edit("nobody", -2)
-    assert team("check orders")[0] == 2  # the command asks
+    team.edit("nobody", -2)  # a group without items
+    assert team("check orders")[0] == 2  # the command asks, and nobody answers
     with pytest.raises(Crash):
         team("check orders --yes", client_that_dies(team.store.client, 2, committed=True))
     message = "tally: a recount of all groups is open: `tally check orders` continues it\n"
@@ -414,7 +414,7 @@ def test_groups_of_an_attribute_are_recounted_from_the_whole_table(team: Team) -
     assert team("scan spent --yes")[0] == 0
     assert team.numbers("spent") == {"hr~20desk": 9 * 1250} == team.truth("spent")
     mark_judged(team.store)
-    assert team("check spent hr~20desk")[0] == 2  # the command asks
+    assert team("check spent hr~20desk")[0] == 2  # the command asks, and nobody answers
     code, out, err = team("check spent hr~20desk --yes")
     assert (code, out) == (0, "all is well\n")
     assert err.startswith("tally: shop has about ")
@@ -448,14 +448,14 @@ def test_the_last_line_of_a_scan_has_the_number_of_items_that_do_not_count_and_t
     assert "2 with an amount that is not a number, such as CUSTOMER#a, ORDER#" in last
     assert "1 with a group that no id can be made of, such as CUSTOMER#b, ORDER#1: shop is {'L': []}" in last
     assert team.numbers("spent") == team.truth("spent")
-    assert sorted(team.numbers("spent").values()) == [1, 1, 2, 100, 700]
+    assert sorted(team.numbers("spent").values()) == [1, 1, 2, 100, 700]  # faults, shop True, seven orders
     rows_of_csv = team("export spent")[1].splitlines()
     values = sorted(line.rpartition(",")[2] for line in rows_of_csv)
     assert values == ["100", "700", "value"], "in cents, and without faults"
 
 
 def test_a_corrected_item_is_not_shown_as_an_example_of_a_fault(team: Team) -> None:
-    """The example names the key of an item, which the team may have corrected or deleted."""
+    """A fault names an item as an example. The team may have corrected or deleted the item since."""
     assert team("scan spent --yes")[0] == 0
     team.order("a", 1, shop={"S": "x"}, total={"N": "12.505"})
     team.drain()
@@ -482,10 +482,10 @@ def test_a_corrected_item_is_not_shown_as_an_example_of_a_fault(team: Team) -> N
         ("check orders --only receipts", "orders counts items, so --only must be drift; --help says more"),
         ("scan usage", "usage does not count items of your tables"),
         ("scan x", "argument COUNTER: there is no counter 'x': choose from orders, spent, usage; --help says more"),
-        ("get orders a", NOT_COUNTED[7:-1]),
-        ("watch orders a", NOT_COUNTED[7:-1]),
-        ("export orders", NOT_COUNTED[7:-1]),
-        ("check orders a", NOT_COUNTED[7:-1]),
+        ("get orders a", NOT_COUNTED),
+        ("watch orders a", NOT_COUNTED),
+        ("export orders", NOT_COUNTED),
+        ("check orders a", NOT_COUNTED),
     ],
 )  # fmt: skip
 def test_commands_that_do_not_apply_to_counted_items_are_refused_in_one_line(
@@ -504,7 +504,7 @@ def test_status_names_counters_that_are_not_counted_and_open_scans(team: Team) -
     team.old_orders()
 
     def line() -> str:
-        return next(line for line in team("status")[1].splitlines() if line[9:].startswith("items "))
+        return next(line for line in team("status")[1].splitlines() if line[9:].startswith("items "))  # after the state
 
     assert team("scan spent --yes")[0] == 0
     with pytest.raises(Crash):

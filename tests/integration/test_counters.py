@@ -1,4 +1,4 @@
-"""Callers of counters, holds and receipts, over HTTP and as other Lambda functions."""
+"""Changes counters and holds, and reads receipts, over HTTP and as other Lambda functions do."""
 
 from __future__ import annotations
 
@@ -49,22 +49,22 @@ def test_an_increment_is_counted_once_and_a_replay_has_a_header(invoke: Invoke) 
 
 
 def test_anonymous_callers_share_keys_and_each_named_caller_has_its_own_keys(invoke: Invoke) -> None:
-    key = {"id": "9f3a", "idempotency_key": events.KEY}
-    by_http = [invoke.http(route, **key) for route in ("increment_plays_short", "increment_plays")]
+    play = {"id": "9f3a", "idempotency_key": events.KEY}
+    by_http = [invoke.http(route, **play) for route in ("increment_plays_short", "increment_plays")]
     assert ["idempotency-replayed" in answer["headers"] for answer in by_http] == [False, True]
-    direct = [invoke.direct("increment", counter="plays", **key, **caller) for caller in ({}, {"caller": "x"})]
+    direct = [invoke.direct("increment", counter="plays", **play, **caller) for caller in ({}, {"caller": "x"})]
     assert [answer["replayed"] for answer in direct] == [True, False]
     assert invoke.read("plays", "9f3a")["value"] == 2
 
 
 def test_quotation_marks_of_the_key_header_are_not_part_of_the_key(invoke: Invoke) -> None:
-    """The header is a structured field, as the IETF's draft says. A key in a body or a direct event has no quoting."""
+    """The header is a structured field, as the IETF's draft says. Elsewhere, quotation marks are part of a key."""
     for quoted, key in (('"one-key"', "one-key"), (r'"a\"b\\c"', r'a"b\c'), ('a"b"', 'a"b"')):
         sent = invoke.http("increment", **USAGE, amount=7, idempotency_key=quoted)
         assert (sent["statusCode"], "idempotency-replayed" in sent["headers"]) == (200, False)
         plain = {"amount": 7, "idempotency_key": key, "caller": samples.CALLER}
         assert invoke.direct("increment", **USAGE, **plain)["replayed"]
-    visit = {"url": "https://example.com/a", "key": events.KEY}
+    visit = {"url": "https://example.com/a", "key": events.KEY}  # the body and the header must have the same key
     header = {"idempotency-key": f'"{events.KEY}"'}
     assert invoke.http("visit", idempotency_key=None, document=visit, headers=header)["statusCode"] == 202
     for wrong in (
@@ -140,7 +140,7 @@ def test_a_change_with_used_may_pass_a_limit_within_the_debt_and_every_answer_sa
     refused = problem(
         invoke.http("increment", **calls, amount=497, used="true", idempotency_key="3"), 409, "limit-reached"
     )
-    assert (refused["left"], refused["limit"]) == (496, 10)
+    assert (refused["left"], refused["limit"]) == (10 + 500 - 14, 10)
     wrong = invoke.http("increment", **calls, amount=1, used="yes", idempotency_key="4")
     assert problem(wrong, 400, "invalid-input")["field"] == "used"
 
@@ -180,7 +180,7 @@ def test_a_hold_over_http_is_committed_at_another_amount_and_voided(invoke: Invo
     hold = {**STOCK, "hold": events.body_of(invoke.http("hold", **STOCK, amount=8))["hold"]}
     for wrong in (-1, 1.5, "3", AMOUNT_MAX + 1):
         assert problem(invoke.http("commit_hold", **hold, amount=wrong), 400, "invalid-input")["field"] == "amount"
-    assert problem(invoke.http("commit_hold", **hold, amount=11), 409, "limit-reached")["left"] == 2
+    assert problem(invoke.http("commit_hold", **hold, amount=11), 409, "limit-reached")["left"] == 2  # of the 10
     assert events.body_of(invoke.http("commit_hold", **hold, amount=3))["amount"] == 3
     problem(invoke.http("commit_hold", **hold, amount=4), 409, "hold-settled")
     assert stored_quantity(store) == 7
@@ -246,18 +246,18 @@ def test_a_counter_without_a_limit_or_with_numbers_takes_no_holds(counter: str, 
 def receipts_of(
     invoke: Invoke, of: str, target: Any, key: Any, route: str = "get_own_receipts", **more: Any
 ) -> list[Any]:
-    """Returns the entries for these keys. The route `get_receipts` is for anonymous callers."""
+    """Returns the entries for these keys. `of`: an operation. Anonymous callers use the route `get_receipts`."""
     answer = invoke.http(route, of=of, target=target, key=key, **more)
     assert answer["statusCode"] == 200, answer
     return list(events.body_of(answer)["receipts"])
 
 
-def state(invoke: Invoke, of: str, target: str, key: str, route: str = "get_own_receipts", **more: Any) -> str:
+def state_of(invoke: Invoke, of: str, target: str, key: str, route: str = "get_own_receipts", **more: Any) -> str:
     [entry] = receipts_of(invoke, of, [target], [key], route, **more)
     return str(entry["state"])
 
 
-RECEIPT_CASES: list[tuple[str, str, str, dict[str, Any]]] = [
+RECEIPT_CASES: list[tuple[str, str, str, dict[str, Any]]] = [  # route, operation, target of the receipt, fields
     ("increment_plays_short", "increment", "plays/9f3a", {"id": "9f3a"}),
     ("visit", "visit", "https://EXAMPLE.com:443/a", {"url": "https://EXAMPLE.com:443/a"}),
     ("put_mine_likes_short", "put_mine", "likes/a91f", {"id": "a91f"}),
@@ -293,22 +293,22 @@ def test_only_the_caller_of_a_change_finds_its_receipt(
     answer = invoke.http(route, idempotency_key=events.KEY, **fields)
     assert answer["statusCode"] in (200, 201, 202), answer["body"]
     [entry] = receipts_of(invoke, operation, [target], [events.KEY], right_route)
-    body = events.body_of(answer)
+    body = events.body_of(answer)  # some of its fields are not stored
     assert (entry["state"], {name: entry["answer"].get(name, body[name]) for name in body}) == ("counted", body)
-    assert state(invoke, operation, target, events.KEY, wrong_route) == "unknown"
-    assert state(invoke, operation, target + "x", events.KEY, right_route) == "unknown"
-    assert state(invoke, operation, target, events.KEY + "x", right_route) == "unknown"
+    assert state_of(invoke, operation, target, events.KEY, wrong_route) == "unknown"
+    assert state_of(invoke, operation, target + "x", events.KEY, right_route) == "unknown"
+    assert state_of(invoke, operation, target, events.KEY + "x", right_route) == "unknown"
     # A caller who may read every receipt names the caller of the change.
     caller = {"caller": "auth0|7c20"} if needs_caller else {}
-    assert state(invoke, operation, target, events.KEY, "get_any_receipts", **caller) == "counted"
-    assert state(invoke, operation, target, events.KEY, "get_any_receipts", caller="somebody else") == "unknown"
+    assert state_of(invoke, operation, target, events.KEY, "get_any_receipts", **caller) == "counted"
+    assert state_of(invoke, operation, target, events.KEY, "get_any_receipts", caller="somebody else") == "unknown"
 
 
 def test_a_change_is_voided_by_its_key_and_its_receipt_says_voided(invoke: Invoke) -> None:
     order = [{**USAGE, "amount": 1}, {**STOCK, "amount": 5}]
     sent = {"increment": {**USAGE, "amount": 7}, "change": {"changes": order}}
     voids = {"increment": ("void", "usage/7c20", USAGE), "change": ("void_changes", "changes", {})}
-    no_caller = {"caller": None}  # in place of the sample's caller
+    no_caller = {"caller": None}  # the sample names another caller; without a name, callers void their own changes
     for operation, (void, target, fields) in voids.items():
         problem(invoke.http(void, **fields, **no_caller, key="order-1"), 404, "not-found")
         invoke.http(operation, **sent[operation], idempotency_key="order-1")
@@ -378,7 +378,7 @@ def test_receipts_are_kept_for_the_declared_days_and_health_answers_how_long(
         {"operation": "set_counter", **STOCK, "value": 9, "version": 1, "caller": "shop"},
         {"operation": "hold", **STOCK, "amount": 1, "ttl_s": 60, "idempotency_key": "hold", "caller": "shop"},
         {"operation": "increment", **TICKET, "idempotency_key": "number", "caller": "shop"},
-        {"batch": [{**usage, "idempotency_key": "one"}, {**usage, "idempotency_key": "too"}]},
+        {"batch": [{**usage, "idempotency_key": "one"}, {**usage, "idempotency_key": "two"}]},
         hearts | {"idempotency_key": "heart"},
     ):
         answer = invoke(event)
@@ -386,7 +386,7 @@ def test_receipts_are_kept_for_the_declared_days_and_health_answers_how_long(
     items = store.client.scan(TableName=store.settings.receipts_table)["Items"]
     *lives_s, of_hold_s = sorted(int(item["expiration"]["N"]) - time.time() for item in items)
     assert len(lives_s) == 6
-    # A receipt without a caller lives to the end of a day.
+    # The receipt of a change without a signed-in user lives to the end of a day.
     assert all(9 * 86400 - 60 < live_s < 10 * 86400 for live_s in lives_s)
     assert 16 * 86400 - 60 < of_hold_s < 17 * 86400, "a change may let the hold last for seven days"
     assert receipts.lifetime_s(store, with_nine_days["plays"]) == 9 * 86400
@@ -397,7 +397,7 @@ def test_an_expired_receipt_is_unknown(invoke: Invoke, store: Store) -> None:
     [item] = store.client.scan(TableName=store.settings.receipts_table)["Items"]
     expired = {**item, "expiration": {"N": str(int(time.time()) - 10)}}
     store.client.put_item(TableName=store.settings.receipts_table, Item=expired)
-    assert state(invoke, "increment", "usage/7c20", "the-key") == "unknown"
+    assert state_of(invoke, "increment", "usage/7c20", "the-key") == "unknown"
 
 
 def test_a_damaged_receipt_is_answered_with_503_and_not_with_unknown(invoke: Invoke, store: Store) -> None:

@@ -1,4 +1,4 @@
-"""Every function logs, writes metrics, and answers when the store or Tally itself fails."""
+"""Every function logs and writes metrics, and answers also if the store or Tally fails."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HTTP_PLAY = events.http("increment_plays_short", idempotency_key=events.KEY)
 
 
 def entry_with(store: Store, function: Callable[..., Any]) -> RequestHandler:
-    """Returns the entry of an increment that calls this function in place of its own."""
+    """Returns a handler of increments that calls `function` in place of the operation's own function."""
     [*_, route] = [route for route in events.routes().values() if route.operation.name == "increment"]
     operation = copy.copy(route.operation)
     operation.function = function
@@ -57,7 +57,7 @@ def logs_to_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def printed_lines(printed: str, metrics: bool = True) -> list[dict[str, Any]]:
-    """Returns the metrics that an invocation printed, or its log lines."""
+    """Returns the metrics that an invocation printed, or, without `metrics`, the log lines."""
     lines = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
     return [line for line in lines if ("_aws" in line) == metrics]
 
@@ -70,7 +70,7 @@ def test_replays_and_refusals_of_the_whole_stack_are_metered_and_first_answers_a
     invoke: Invoke, capsys: pytest.CaptureFixture[str]
 ) -> None:
     changes = [{"counter": "plays", "id": "9f3a"}, {"counter": "usage", "id": "7c20", "amount": 1}]
-    change = events.direct("change", changes=changes)  # one request in the metrics
+    change = events.direct("change", changes=changes)  # the metrics count a batch as one request
     for batch in ([PLAY, PLAY, {**PLAY, "id": "#"}], [change, change, change | {"changes": [7, {"counter": []}]}]):
         invoke({"batch": batch})
         (line,) = printed_lines(capsys.readouterr().out)
@@ -204,10 +204,10 @@ def test_the_retry_of_a_batch_that_raised_counts_the_failed_entries_and_replays_
 
 def test_the_entries_of_a_batch_are_run_in_order(invoke: Invoke) -> None:
     stock = {"counter": "stock", "id": "mug", "caller": "shop"}
-    moves = [{"operation": "increment", **stock, "amount": 1, "idempotency_key": f"k{number}"} for number in range(3)]
+    changes = [{"operation": "increment", **stock, "amount": 1, "idempotency_key": f"k{number}"} for number in range(3)]
     read = {"operation": "get_counter", "counter": "stock", "id": "mug", "caller": "shop"}
     setting = {"operation": "set_counter", **stock, "value": 50, "version": 3}
-    results = invoke({"batch": [*moves, setting, moves[0]]})["results"]
+    results = invoke({"batch": [*changes, setting, changes[0]]})["results"]
     assert [(result["status"], result["replayed"]) for result in results] == [(200, False)] * 4 + [(200, True)]
     assert invoke(read)["body"]["value"] == 50
 
@@ -218,7 +218,7 @@ def test_a_batch_ends_in_time_and_its_last_entries_are_to_be_retried(store: Stor
     entry = handlers.entry("increments", replace(store, clock=lambda: 0.060 * meter.requests))
     usage = {"operation": "increment", "counter": "usage", "id": "7c20", "amount": 1, "caller": "shop"}
     entries = [{**usage, "idempotency_key": f"k{number}"} for number in range(100)]
-    for run_count in (41, 41, 18):  # the entries that begin in the 2.5 s that ANSWER_RESERVE_S leaves
+    for run_count in (41, 41, 18):  # 2.51 s / 60 ms: ANSWER_RESERVE_S leaves 2.51 s
         deadline_s = entry.store.clock() + 2.51
         results = entry({"batch": entries}, LambdaContext(remaining_ms=3010))["results"]
         assert entry.store.clock() < deadline_s
@@ -311,7 +311,7 @@ def test_refusals_failures_and_bugs_are_always_logged_and_failures_are_metered_b
     set_random: Callable[[float], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The metric of failures rolls back new code. The metric has no refusals, because the caller is at fault."""
+    """A deploy rolls back by the metric of failures. Refusals are not failures, because the caller is at fault."""
 
     def fail(call: Call, *, id: str, **_: Any) -> Any:
         raise {"busy": StoreUnreachableError("no answer"), "bug": RuntimeError("a bug")}[id]
@@ -323,7 +323,7 @@ def test_refusals_failures_and_bugs_are_always_logged_and_failures_are_metered_b
     printed = capsys.readouterr().out
     failures = [line for line in printed_lines(printed) if "Failed" in line]
     assert [(line["Failed"], line["version"]) for line in failures] == [([2.0], f"{observe.CODE_VERSION}.increments")]
-    lines = logs(printed)[:-1]
+    lines = logs(printed)[:-1]  # the last line is of the second invocation
     assert [line["status"] for line in lines if line["message"] == "answered"] == [400, 503, 500]
     assert [line["message"] for line in lines] == ["answered", "failed", "answered", "bug", "answered"]
     assert {line["level"] for line in lines} == {"WARNING", "ERROR"}

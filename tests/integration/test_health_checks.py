@@ -77,7 +77,7 @@ def test_each_period_has_its_own_details(invoke: Invoke, store: Store) -> None:
 
 
 class StatusOfStack:
-    """Answers `GET /status` of a stack whose CloudWatch lists `alarms`."""
+    """Answers `GET /status` of a stack. `alarms`: state and topic of each alarm. `subscribers`: the counts of SNS."""
 
     def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         self.settings = store.settings._replace(stack="Tally-prod", alarm_topic=TOPIC)
@@ -106,6 +106,7 @@ class StatusOfStack:
         return client
 
     def answer(self, **settings: Any) -> dict[str, Any]:
+        """Returns the body of the answer. `settings`: settings that differ from `self.settings`."""
         self.stack = settings.get("stack", "Tally-prod")
         store = replace(self.store, settings=self.settings._replace(**settings))
         answer = Invoke(store).direct("get_status")
@@ -114,7 +115,7 @@ class StatusOfStack:
         return body
 
     def faults(self, **settings: Any) -> tuple[bool | None, dict[str, str]]:
-        """Returns `well`, and by its name the state of each part that is not ok."""
+        """Returns `well`, and the states of the parts that are not ok, by the parts' names."""
         body = self.answer(**settings)
         return body["well"], {part["name"]: part["state"] for part in body["parts"] if part["state"] != "ok"}
 
@@ -152,7 +153,7 @@ def test_each_wrong_part_is_named_with_its_reason(stack_status: StatusOfStack) -
     bucket = dead_letters.DeadLetterBucket("b", Bucket)
     marker = dead_letters.store_and_mark(call, bucket, "rollup", "receipts", "shard", "7", {}, "for a test")
     stack_status.store.client.put_item(**marker["Put"])
-    expired_s = int(time.time()) - 301
+    expired_s = int(time.time()) - 301  # the sweep has 300 s to release a hold
     holds = (
         (f"{expired_s}-x#stock/mug", "held"),  # the sweep has not released this hold
         ("OVERDUE#stock/mug#x", "held"),  # a limit refuses its release
@@ -195,7 +196,7 @@ def test_a_part_without_an_answer_is_unknown_and_not_ok(stack_status: StatusOfSt
 def test_a_check_that_reads_only_a_part_of_its_rows_is_not_ok(
     stack_status: StatusOfStack, has_wrong_hold: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The check reads unconfirmed drift rows and settled holds. Rows and holds that it does not read may be wrong."""
+    """A check reads two rows that are not wrong: unconfirmed drift, or settled holds. Later rows may be wrong."""
     monkeypatch.setattr(checks, "READ_MAX", 2)
     monkeypatch.setattr(hold_items, "UNRELEASED_MAX", 2)
     for number in range(3):
@@ -233,7 +234,7 @@ def test_if_the_store_does_not_answer_the_store_is_wrong_and_parts_that_read_it_
 
 
 def test_the_status_of_a_local_stack_says_how_the_command_finds_it(stack_status: StatusOfStack) -> None:
-    """A local stack has no alarms, and does not ask CloudWatch."""
+    """A local stack has no alarms, and its function does not ask CloudWatch."""
     stack_status.cloudwatch_fails = True
     body = stack_status.answer(local_port=8081)
     assert (body["well"], body["where"]) == (True, "--local --port 8081")

@@ -34,16 +34,16 @@ from tests.conftest import fresh_tables
 from tests.contexts import LambdaContext
 from tests.integration.conftest import Invoke
 
-JSON = {"content-type": "application/json"}
+JSON_HEADERS = {"content-type": "application/json"}
 ROUTES = events.routes()
 REFUSALS = {400, 404, 412, 413, 415, 428}
-AS_NUMBERS = {"version", "from", "to"}  # text in an HTTP request; a direct event may have numbers
+NUMBERS_IN_DIRECT_EVENTS = {"version", "from", "to"}  # in an HTTP request these fields are text
 VOLATILE = {"hold", "expires_at", "created_at", "at", "since", "as_of"}
 SAMPLE = {"caller": samples.CALLER, "id": "7c20"}  # the caller and the id of the samples
 
 
 def prepare(invoke: Invoke, operation: str) -> dict[str, Any]:
-    """Makes the operation's sample succeed. Returns the fields that the sample cannot know."""
+    """Stores what the operation's sample needs to succeed. Returns the fields that no sample can know."""
     if operation != "put_post":
         invoke.direct("put_post", body="first", **SAMPLE)
     if operation == "set_counter":
@@ -51,8 +51,8 @@ def prepare(invoke: Invoke, operation: str) -> dict[str, Any]:
     invoke.direct("increment", counter="stock", amount=5, idempotency_key="stock-5", **SAMPLE)
     if operation in ("void", "void_changes"):
         change = {"counter": "usage", "id": "7c20", "amount": 1}
-        counting, fields = {"void": ("increment", change), "void_changes": ("change", {"changes": [change]})}[operation]
-        invoke.direct(counting, **fields, idempotency_key=KEY_EXAMPLE, caller=samples.CALLER)
+        to_void, fields = {"void": ("increment", change), "void_changes": ("change", {"changes": [change]})}[operation]
+        invoke.direct(to_void, **fields, idempotency_key=KEY_EXAMPLE, caller=samples.CALLER)
     if operation not in ("change_hold", "commit_hold", "release_hold", "void_hold"):
         return {}
     hold = invoke.direct("hold", counter="stock", amount=2, ttl_s=60, idempotency_key="held", **SAMPLE)
@@ -155,7 +155,7 @@ ODD_VALUES: list[object] = [
 def invalid_values(route: Route, field: Field) -> list[object]:
     """Returns the values of ODD_VALUES that are invalid for this field, as the API document says."""
     schema = field.kind.schema_for(SchemaContext(route.served_counters(COUNTERS), anonymous=not route.needs_caller))
-    schema = schema["items"] if field.kind.list_max else schema  # a query repeats the field
+    schema = schema["items"] if field.kind.list_max else schema  # a query repeats the field for each member
     validator = Draft202012Validator(schema)
     words = {"true", "false"} if schema.get("type") == "boolean" else set()
     in_url = [value for value in ODD_VALUES if isinstance(value, str) and value not in words]
@@ -175,6 +175,7 @@ def bad_requests(route: Route) -> Iterator[tuple[str, dict[str, Any]]]:
             continue
         for value in invalid_values(route, field):
             sent_value = [value] if field.kind.list_max else value
+            # Without a value, the sample lacks the field. BAD_FIELDS has lists in a body.
             if sent_value is None or (field.source is Source.BODY and field.kind.list_max):
                 continue
             yield (
@@ -202,7 +203,7 @@ def bad_requests(route: Route) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "an unknown query", {**event, "rawQueryString": f"{query}&" * bool(query) + "unknown=1"}
         yield "a query that is not UTF-8", {**event, "rawQueryString": "x=%ff"}
         yield "a long query", {**event, "rawQueryString": "&".join(f"a{n}=1" for n in range(400))}
-    headers = event["headers"] | JSON
+    headers = event["headers"] | JSON_HEADERS
     bodies = {"an unknown field": '{"unknown": 1}', "not JSON": "{", "a list": "[]", "NaN": '{"a": NaN}'}
     for name, text in bodies.items():
         yield name, {**event, "body": text, "headers": headers}
@@ -232,7 +233,7 @@ def test_bad_requests_are_refused_with_a_problem_and_store_nothing(route: Route,
         else:
             assert answer["headers"]["content-type"] == "application/problem+json"
             assert document["type"].startswith(PROBLEM_TYPE_PREFIX)
-            assert "\ud800" in name or document["status"] == answer["statusCode"]
+            assert document["status"] == answer["statusCode"]
     assert accepted == {}
     assert item_count(store) == 0
 
@@ -245,23 +246,23 @@ def test_bad_requests_are_refused_with_a_problem_and_store_nothing(route: Route,
 def test_bad_direct_events_are_refused_with_a_problem_and_store_nothing(
     operation: Operation, invoke: Invoke, store: Store
 ) -> None:
-    [general, *_] = operation.routes(COUNTERS)
-    event = samples.direct_event(general, COUNTERS)
+    [first_route, *_] = operation.routes(COUNTERS)
+    event = samples.direct_event(first_route, COUNTERS)
     bad: list[tuple[str, dict[str, Any]]] = [("unknown", event | {"unknown": 1})]
     for field in operation.fields:
         schema = field.kind.schema_for(
-            SchemaContext(general.served_counters(COUNTERS), anonymous=not general.needs_caller)
+            SchemaContext(first_route.served_counters(COUNTERS), anonymous=not first_route.needs_caller)
         )
         validator = Draft202012Validator(schema)
         bad += [
             (f"{field.name}={str(value)[:20]!r}", event | {field.name: value})
             for value in ODD_VALUES
-            if not validator.is_valid(value) and not (value == 0 and field.name in AS_NUMBERS)
+            if not validator.is_valid(value) and not (value == 0 and field.name in NUMBERS_IN_DIRECT_EVENTS)
         ]
         bad += [(f"{field.name}_", event | {f"{field.name}_": event.get(field.name)})]
         if field.required:
             bad.append((f"no {field.name}", {name: value for name, value in event.items() if name != field.name}))
-    if general.needs_caller and (operation.writes or not general.scope):
+    if first_route.needs_caller and (operation.writes or not first_route.scope):  # a service reads without a caller
         bad.append(("no caller", {name: value for name, value in event.items() if name != "caller"}))
     bad += [(f"caller={str(value)[:20]!r}", event | {"caller": value}) for value in (7, "", "ü" * 200, ["a"], {})]
     accepted = {name: answer["status"] for name, sent in bad if (answer := invoke(sent))["status"] not in REFUSALS}
@@ -269,13 +270,13 @@ def test_bad_direct_events_are_refused_with_a_problem_and_store_nothing(
     assert item_count(store) == 0
 
 
-BOUNDS = [
+BAD_FIELDS = [
     ("put_post", {"raw": b'{"body": "\xff"}'}, 400, "invalid-input", None),
     ("put_post", {"headers": {"content-type": "text/plain"}}, 415, "unsupported-media-type", None),
     ("put_post", {"sub": "ü" * 200}, 400, "invalid-input", "caller"),
     ("put_post", {"sub": ""}, 401, "unauthenticated", None),
     ("increment_plays_short", {"idempotency_key": "a" * 30 + "," + "b" * 30}, 400, "invalid-input", "Idempotency-Key"),
-    ("increment_plays_short", {"document": {"key": "k" * 40}}, 400, "invalid-input", "key"),  # not the header's
+    ("increment_plays_short", {"document": {"key": "k" * 40}}, 400, "invalid-input", "key"),  # not the header's key
     ("change", {"changes": [{"counter": ["plays"]}]}, 400, "invalid-input", "changes[0].counter"),
     ("change", {"changes": [{}] * (CHANGES_MAX + 1)}, 413, "payload-too-large", "changes"),
     ("change", {"changes": [{"counter": "plays", "id": str(n)} for n in range(TALLIES_MAX + 1)]}, 413,
@@ -294,8 +295,8 @@ BOUNDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("route", "change", "status", "slug", "field"), BOUNDS)
-def test_a_value_beyond_a_bound_or_of_another_kind_is_refused_with_its_field(
+@pytest.mark.parametrize(("route", "change", "status", "slug", "field"), BAD_FIELDS)
+def test_a_request_with_a_bad_field_is_refused_with_the_name_of_the_field(
     route: str, change: dict[str, Any], status: int, slug: str, field: str | None, invoke: Invoke, store: Store
 ) -> None:
     answer = invoke.http(route, **change)
@@ -306,7 +307,7 @@ def test_a_value_beyond_a_bound_or_of_another_kind_is_refused_with_its_field(
 
 
 def test_an_unknown_route_is_answered_with_404_and_a_route_without_claims_with_401(invoke: Invoke) -> None:
-    """The function itself checks the claims, in case API Gateway has no authorizer for the route."""
+    """The function checks the claims, too, in case API Gateway has no authorizer for the route."""
     answer = invoke({**events.http("get_post"), "routeKey": "GET /nothing"}, function="posts")
     assert (answer["statusCode"], events.body_of(answer)["type"]) == (404, PROBLEM_TYPE_PREFIX + "not-found")
     event = events.http("put_mine_likes_short")

@@ -1,4 +1,4 @@
-"""Reads of numbers: the people who may read them, and the time that caches may keep them."""
+"""Reads of numbers: who may read, how long caches keep answers, and the value in the answer to a change."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_anyone_reads_a_public_counter_and_a_cache_keeps_the_answer_for_the_decl
     assert events.body_of(after_deploy)["left"] == 5
 
 
-LIMITED = [
+ANSWERS = [  # counter, the amounts of its shards, and the fields of the answer
     (FLOOR_AND_CEILING, {}, {"value": 5, "version": 0, "limit": 9, "left": 4}),
     (FLOOR_AND_CEILING, {"shard0": 2}, {"value": 7, "version": 1, "limit": 9, "left": 2}),
     (WITH_START, {"shard0": 2}, {"value": 7, "version": 1}),
@@ -92,9 +92,9 @@ LIMITED = [
 
 
 @pytest.mark.parametrize(
-    ("counter", "amounts", "numbers_and_limit"), LIMITED, ids=lambda part: getattr(part, "name", "")
+    ("counter", "amounts", "numbers_and_limit"), ANSWERS, ids=lambda part: getattr(part, "name", "")
 )
-def test_a_read_of_one_unit_answers_the_number_its_limit_and_the_rest(
+def test_a_read_of_one_unit_answers_the_number_its_limit_and_what_is_left(
     counter: Counter, amounts: dict[str, int], numbers_and_limit: dict[str, int], invoke: Invoke, store: Store,
     meter: Meter,
 ) -> None:  # fmt: skip
@@ -110,15 +110,15 @@ def test_a_read_of_one_unit_answers_the_number_its_limit_and_the_rest(
 
 @pytest.mark.usefixtures("midday")
 def test_the_override_of_a_limit_is_read_together_with_the_number(invoke: Invoke, store: Store, meter: Meter) -> None:
-    """If no change copied the override into this period, a read takes one more request, also of many numbers."""
+    """If the item of this period lacks the id's override, a read takes one more request, also of many numbers."""
     calls: dict[str, Any] = {"counter": "calls"}
 
     def read(*ids: str) -> tuple[list[list[int]], int, float]:
         meter.reset()
         single = [invoke.direct("get_counter", **calls, id=id_)["body"] for id_ in ids]
         costs = meter.requests, meter.read_units
-        [*together] = events.body_of(invoke(read_with_scope(*(f"calls:{id_}" for id_ in ids))))["tallies"]
-        assert together == single
+        [*many] = events.body_of(invoke(read_with_scope(*(f"calls:{id_}" for id_ in ids))))["tallies"]
+        assert many == single
         assert {body["resets_at"] for body in single} == {(int(time.time()) // 86400 + 1) * 86400}
         return [[body["value"], body["limit"], body["left"]] for body in single], *costs
 
@@ -224,12 +224,12 @@ def test_rolled_up_numbers_have_as_of(invoke: Invoke, store: Store, monkeypatch:
 
 
 def test_a_counter_of_items_has_no_number_until_a_scan_has_counted_the_items(invoke: Invoke, store: Store) -> None:
-    """The scan must be of the present declaration. With `about`, `as_of` is approximate."""
+    """The scan must have counted by the present declaration. `about`: `as_of` is approximate."""
     add(store, ORDERS, "ann", shard0=4)
     ann = {"counter": "orders", "id": "ann"}
     open_scan = scan_state.begin(store, ORDERS, time.time())
     assert open_scan is not None
-    for digest in ("", "of another declaration"):
+    for digest in ("", "of another declaration"):  # of the declaration by which the scan has counted
         refused = [invoke.http(name, **ann) for name in ("get_counter", "get_counter_badge")]
         assert [answer["statusCode"] for answer in refused] == [409, 409]
         assert "run `tally scan orders`" in events.body_of(refused[0])["detail"]
@@ -285,7 +285,7 @@ def test_the_number_of_the_longest_possible_group_can_be_read(invoke: Invoke, st
 def test_if_one_of_many_numbers_cannot_be_read_all_are_answered_with_503(
     action: str, invoke: Invoke, store: Store
 ) -> None:
-    """One read in the middle is throttled in all attempts of the SDK."""
+    """The sixth query, or the only BatchGetItem, is throttled in all attempts of the SDK."""
     reads = itertools.count()
 
     def throttle(**_: Any) -> None:
@@ -311,7 +311,7 @@ def test_a_change_answers_the_value_with_one_more_read_unit(invoke: Invoke, stor
     add(store, COUNTERS["usage"], "x", shard0=4, shard7=5)
     meter.reset()
     first = change(invoke, "usage", "a", 7)
-    assert first == {"counter": "usage", "id": "x", "counted": True, "visible": "now", "value": 16}
+    assert first == {"counter": "usage", "id": "x", "counted": True, "visible": "now", "value": 4 + 5 + 7}
     assert (meter.write_units, meter.read_units) == (4, 1)
     stock = change(invoke, "stock", "a", 5)
     assert (stock["value"], "version" in stock) == (5, False)
@@ -334,19 +334,19 @@ def test_a_replay_reads_the_present_value_and_no_receipt_has_the_value(invoke: I
 def test_a_replay_after_midnight_answers_the_number_of_the_first_answers_period(
     invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real_time, midnight_s = time.time, -time.time() % 86400
-    monkeypatch.setattr(time, "time", lambda: real_time() + midnight_s - 300)
+    real_time, to_midnight_s = time.time, -time.time() % 86400
+    monkeypatch.setattr(time, "time", lambda: real_time() + to_midnight_s - 300)
     first = change(invoke, "calls", "late", 700)
-    monkeypatch.setattr(time, "time", lambda: real_time() + midnight_s + 300)
+    monkeypatch.setattr(time, "time", lambda: real_time() + to_midnight_s + 300)
     assert change(invoke, "calls", "early", 5)["value"] == 5
     assert change(invoke, "calls", "late", 700) == first
-    monkeypatch.setattr(time, "time", lambda: real_time() + midnight_s + 300 + 36 * 86400)
+    monkeypatch.setattr(time, "time", lambda: real_time() + to_midnight_s + 300 + 36 * 86400)  # 35 are kept
     body = {name: first[name] for name in ("counter", "id", "period", "visible")}
     in_time = Call(store, deadline_s=store.clock() + 60)
     assert tallies.with_value(in_time, COUNTERS["calls"], "x", body) == body, "the tally of the period has expired"
 
 
-@pytest.mark.parametrize("remaining_ms", [10_000, 9_000])  # a read takes up to 9 s (REQUEST_S_MAX)
+@pytest.mark.parametrize("remaining_ms", [10_000, 9_000])  # with 9 s left, no read is begun (REQUEST_S_MAX)
 def test_a_change_succeeds_without_its_value_if_the_value_cannot_be_read_in_time(
     remaining_ms: int, invoke: Invoke, store: Store
 ) -> None:
@@ -386,7 +386,7 @@ def test_each_entry_of_a_batch_answers_the_value_after_its_own_change(invoke: In
 
 
 def test_the_target_of_a_receipt_must_be_a_valid_id(invoke: Invoke) -> None:
-    """An answer of `unknown` would mean that the change did not count."""
+    """`unknown` would tell the caller that the change did not count, although only the id is wrong."""
     query = {"of": "increment", "key": ["k" * 22]}
     refused = invoke.direct("get_receipts", target=["plays//posts/x/"], **query)
     assert (refused["status"], refused["body"]["field"]) == (400, "target")

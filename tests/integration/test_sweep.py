@@ -33,7 +33,7 @@ from tests.integration.command.numbers import note_fingerprint
 
 
 class Streams:
-    """Fake streams with `shards` shards each."""
+    """A fake of the tables' streams. `shards`: how many stream shards each stream has."""
 
     def __init__(self, shards: int = 1) -> None:
         self.shards = shards
@@ -58,12 +58,13 @@ class Ledger:
     def minute(self) -> int:
         return self.now_s // 60
 
-    def put(self, key: Any, **facts: int | str) -> None:
-        item = {name: {"N": str(value)} if isinstance(value, int) else {"S": value} for name, value in facts.items()}
+    def put(self, key: Any, **values: int | str) -> None:
+        item = {name: {"N": str(value)} if isinstance(value, int) else {"S": value} for name, value in values.items()}
         self.store.client.put_item(TableName=self.store.settings.ledger_table, Item=key | item)
 
     def checkpoint(self, consumer: str, table: str, ago_s: int, shard: str = "", sequence: str = "9") -> None:
-        """Store that a consumer has passed a shard up to `ago_s` ago. Heartbeats with the key k reach the shard."""
+        """Store that a consumer has passed a stream shard up to `ago_s` seconds ago. Heartbeats with the key k reach
+        the shard, or, if `shard` is given, heartbeats with its last letter as key."""
         key = keys.key(*keys.checkpoint_key(consumer, table, shard or f"shard-{table}"))
         self.put(key, sequence=sequence, through=self.now_s - ago_s, heartbeat=shard[-1:] or "k", note="9")
 
@@ -92,11 +93,11 @@ class Ledger:
 def ledger_to_judge(store: Store, now_s: int) -> Ledger:
     """Returns a ledger with five minutes to judge. In one minute a tally drifts."""
     to_judge = Ledger(store, now_s)
-    known_s = 60 * (to_judge.minute - 3) + 5  # closes minute -5; clocks may differ by 5 s
+    passed_s = 60 * (to_judge.minute - 3) + 5  # closes minute -5; clocks may differ by 5 s
     to_judge.put(
-        watermark.WATERMARK_KEY, judged=to_judge.minute - 10, written_s=to_judge.now_s - 60, journal_complete_s=known_s,
-        rollup_passed_s=known_s, bookkeeper_passed_s=known_s, rollup_booked_s=known_s, probe_visible_s=known_s + 10,
-        probe_rollup_s=known_s + 120, began_s=to_judge.now_s - 3600,
+        watermark.WATERMARK_KEY, judged=to_judge.minute - 10, written_s=to_judge.now_s - 60,
+        rollup_passed_s=passed_s, bookkeeper_passed_s=passed_s, rollup_booked_s=passed_s, probe_visible_s=passed_s + 10,
+        journal_complete_s=passed_s, probe_rollup_s=passed_s + 120, began_s=to_judge.now_s - 3600,
     )  # fmt: skip
     for consumer in ("rollup", "bookkeeper"):
         for table in ("counts", "receipts"):
@@ -157,7 +158,7 @@ def test_the_judge_gets_the_watermark_of_the_last_sweep_and_not_of_this_sweep(le
     assert ledger.sweep()["minutes"] == 5
     assert (ledger.drift(), watermark.last_judged_minute(ledger.store)) == ([5], ledger.minute - 5)
     ledger.now_s += 60
-    assert ledger.sweep()["minutes"] == 2
+    assert ledger.sweep()["minutes"] == 2  # the minutes that the first sweep found complete
     assert ledger.drift() == [12]
 
 
@@ -167,7 +168,7 @@ def test_a_sweep_that_runs_out_of_time_writes_a_metric(ledger: Ledger, capsys: p
     assert metrics(capsys.readouterr().out)["stack"]["SweepUnfinished"] == [1.0]
     assert ledger.heartbeats() == ["HEARTBEAT#k", "heartbeat#k"], "heartbeats are always written"
     ledger.now_s += 60
-    assert ledger.sweep()["minutes"] == 5 + 2
+    assert ledger.sweep()["minutes"] == 5 + 2  # the first sweep found two more minutes complete
     assert ledger.drift() == [5]
 
 
@@ -179,7 +180,7 @@ def test_each_part_of_a_sweep_has_its_share_of_the_time_and_holds_come_first(
     advance = watermark.advance
 
     def advance_slowly(*arguments: Any) -> Any:
-        clock[0] += 8
+        clock[0] += 8  # so the parts after the heartbeats share 20 s
         return advance(*arguments)
 
     def note_deadline(part: str, answer: Any, takes_s: float = 0.0) -> Any:
@@ -282,7 +283,7 @@ def test_a_sweep_with_a_counter_of_another_schema_raises_an_error(
 
 def test_get_drift_answers_one_page_at_a_time(store: Store, ledger: Ledger, invoke: Any) -> None:
     ledger.book(-8, 1, 0, 3, 4)
-    ledger.book(-7, -1, 5)
+    ledger.book(-7, -1, 5)  # v0 does not drift any more
     judge.judge(store, Watermark(ledger.minute - 9, ledger.now_s), ledger.now_s, until_s=float("inf"))
     first = invoke.direct("get_drift", limit=2)["body"]
     second = invoke.direct("get_drift", limit=2, cursor=first["cursor"])["body"]
@@ -299,10 +300,10 @@ def test_a_quiet_sweep_uses_what_the_calculator_bills(
     ledger: Ledger, meter: Meter, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Compares reads, requests, bytes of the log, and the custom metrics that have data without traffic. The figures
-    are means of two sweeps, because only every second sweep learns of more of the rollup's writes, and judges two
-    minutes."""
+    are means of two sweeps, because each probe of the rollup's writes takes two sweeps. So only every second sweep
+    judges, and judges two minutes."""
     shards = Streams(cost.SHARDS)
-    ledger.book(-5, -5)  # nothing drifts
+    ledger.book(-5, -5)  # ends the drift of 5
     costs = list[tuple[float, float, float]]()
     for _ in range(8):  # enough sweeps to judge all old minutes
         ledger.now_s += 60

@@ -27,7 +27,7 @@ from tests.patience import PATIENCE_S
 
 EXAMPLES = ROOT / "docs/examples"
 MUG = ("stock", "mug")
-LOST, THROTTLED, CRASHED, BUSY_ENTRY = "lost", "throttled", "crashed", "busy entry"
+LOST, THROTTLED, CRASHED, BUSY_ENTRY = "lost", "throttled", "crashed", "busy entry"  # faults of FakeLambda
 PROMPT = "x" * 149  # the sample gateway estimates 50 tokens
 
 
@@ -61,7 +61,7 @@ class FakeLambda:
             raise ReadTimeoutError(endpoint_url="https://lambda.eu-west-1.amazonaws.com")
         if fault == CRASHED:
             payload, failed = b'{"errorType": "Runtime.ExitError", "errorMessage": "signal: killed"}', True
-        if fault == BUSY_ENTRY:
+        if fault == BUSY_ENTRY:  # the second entry of a batch
             answer = json.loads(payload)
             problem = errors.problem_document(errors.StoreBusyError("x"), request_id="r-1")
             answer["results"][1] = {"status": 503, "replayed": False, "body": problem}
@@ -128,7 +128,7 @@ def test_a_batch_of_250_is_sent_100_at_a_time_and_counts_each_entry(tally: Tally
     assert tally.get_counter("plays", "9f3a")["value"] == 250
 
 
-def example(name: str, tally: Tally, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def load_example(name: str, tally: Tally, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Returns a sample function that is loaded as Lambda loads it, and then uses this test's Tally."""
     monkeypatch.setenv("TALLY_FUNCTION_PREFIX", "")
     spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
@@ -144,7 +144,7 @@ def example(name: str, tally: Tally, monkeypatch: pytest.MonkeyPatch) -> ModuleT
 def test_the_sample_consumer_counts_a_message_once_although_it_is_delivered_twice(
     tally: Tally, fake: FakeLambda, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    consumer = example("consumer", tally, monkeypatch)
+    consumer = load_example("consumer", tally, monkeypatch)
     monkeypatch.setattr(client, "ATTEMPTS_MAX", 1)
     ids = [f"19dd0b57-b21e-4ac1-bd88-01bbb068cb7{number}" for number in range(4)]
     videos = ["9f3a", "9f3a", "a#b", "77aa"]
@@ -161,8 +161,8 @@ def test_the_sample_consumer_counts_a_message_once_although_it_is_delivered_twic
 def test_the_sample_consumer_counts_an_event_once_although_two_messages_have_it(
     tally: Tally, fake: FakeLambda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer is lost, SQS gives up, and somebody moves the message back, which gives it another id."""
-    consumer = example("consumer", tally, monkeypatch)
+    """The answer is lost, SQS gives up, and somebody moves the message back, which gives the message another id."""
+    consumer = load_example("consumer", tally, monkeypatch)
     monkeypatch.setattr(client, "ATTEMPTS_MAX", 1)
     body = json.dumps({"video_id": "9f3a", "playback_id": "p-1"})
     fake.faults = [LOST]
@@ -181,7 +181,7 @@ BAD_BODIES = [
 def test_a_message_that_is_not_a_playback_does_not_fail_the_other_messages(
     body: str, tally: Tally, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    consumer = example("consumer", tally, monkeypatch)
+    consumer = load_example("consumer", tally, monkeypatch)
     valid = [{"messageId": f"m-{number}", "body": '{"video_id": "9f3a"}'} for number in range(3)]
     answer = consumer.handler({"Records": [valid[0], {"messageId": "bad", "body": body}, *valid[1:]]}, None)
     assert answer == {"batchItemFailures": [{"itemIdentifier": "bad"}]}
@@ -191,7 +191,7 @@ def test_a_message_that_is_not_a_playback_does_not_fail_the_other_messages(
 def test_the_function_that_other_tools_deploy_counts_a_play_once(
     tally: Tally, fake: FakeLambda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    play = example("play/play", tally, monkeypatch)
+    play = load_example("play/play", tally, monkeypatch)
     event = {"video": "9f3a", "id": "5f0c2b9e-6f0a-4b63-8a37-0d1a4f0f6f11"}
     assert play.handler(event, None) == {"video": "9f3a", "replayed": False}
     fake.faults = [LOST]
@@ -202,7 +202,7 @@ def test_the_function_that_other_tools_deploy_counts_a_play_once(
 def test_the_sample_checkout_sells_a_paid_order_once_and_refunds_an_order_that_is_sold_out_after_payment(
     tally: Tally, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkout = example("checkout", tally, monkeypatch)
+    checkout = load_example("checkout", tally, monkeypatch)
     tally.increment(*MUG, amount=3)
     order = {"order_id": "o-1", "item_id": "mug", "amount": 2}
     assert checkout.handler(order, None) == checkout.handler(order, None) == {"sold": True}
@@ -232,7 +232,7 @@ def test_the_sample_checkout_sells_after_a_declined_card_and_after_a_hold_that_e
     tally: Tally, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The customer retries with the same order, which keeps its hold."""
-    checkout = example("checkout", tally, monkeypatch)
+    checkout = load_example("checkout", tally, monkeypatch)
     tally.increment(*MUG, amount=4)
     order = {"order_id": "o-1", "item_id": "mug", "amount": 1}
     payments: list[str] = []
@@ -264,7 +264,7 @@ def test_the_sample_checkout_sells_after_a_declined_card_and_after_a_hold_that_e
 def test_the_sample_page_shows_a_customer_the_used_and_the_remaining_amounts(
     tally: Tally, fake: FakeLambda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = example("usage", tally, monkeypatch)
+    usage = load_example("usage", tally, monkeypatch)
     end = time.strftime("%d %B 00:00 UTC", time.gmtime(time.time() + 12 * 3600))
     event = {"requestContext": {"authorizer": {"jwt": {"claims": {"sub": "acme & co"}}}}}
 
@@ -306,7 +306,7 @@ def test_the_sample_credits_spend_first_the_grants_that_end_first_and_all_or_not
 ) -> None:
     monkeypatch.setitem(counters.COUNTERS, "credits", counter_of_limits_page("CREDITS"))
     tally = Tally({name: name for name in client.FUNCTIONS}, caller="billing", lambda_client=fake)
-    credits, today = example("credits", tally, monkeypatch), datetime.now(UTC).date()
+    credits, today = load_example("credits", tally, monkeypatch), datetime.now(UTC).date()
     end_dates = {"acme.year": today + timedelta(365), "acme.month": today, "acme.old": today - timedelta(1)}
     monkeypatch.setattr(credits, "grants", lambda customer: end_dates if customer == "acme" else {})
     for grant, amount in {"acme.year": 500, "acme.month": 50, "acme.old": 70}.items():
@@ -345,12 +345,12 @@ def test_the_sample_gateway_never_spends_more_than_the_budget_of_a_team(
     """60 requests at once hold 100 tokens each, and use fewer. Their holds together are above the budget of 1,000."""
     monkeypatch.setitem(counters.COUNTERS, "tokens", replace(counter_of_limits_page("TOKENS"), ceiling=1_000))
     tally = Tally({name: name for name in client.FUNCTIONS}, caller="gateway", lambda_client=fake)
-    gateway = example("gateway", tally, monkeypatch)
+    gateway = load_example("gateway", tally, monkeypatch)
     monkeypatch.setattr(gateway, "complete", lambda request: {"text": "x", "tokens": request["uses"]})
 
-    def ask(number: int, **more: Any) -> dict[str, Any]:
+    def ask(number: int, **fields: Any) -> dict[str, Any]:
         request = {"team": "acme", "id": f"r-{number}", "prompt": PROMPT, "max_tokens": 50, "uses": number % 40}
-        return dict(gateway.handler(request | more, None))
+        return dict(gateway.handler(request | fields, None))
 
     with ThreadPoolExecutor(6) as pool:
         answers = list(pool.map(ask, range(60)))
@@ -358,7 +358,7 @@ def test_the_sample_gateway_never_spends_more_than_the_budget_of_a_team(
     assert tally.get_counter("tokens", "acme")["value"] == spent <= 1_000
     assert {answer["status"] for answer in answers} == {200, 429}
     assert ask(next(number for number, answer in enumerate(answers) if answer["status"] == 200)) == {"status": 409}
-    monkeypatch.setattr(gateway, "complete", lambda request: {}["down"])
+    monkeypatch.setattr(gateway, "complete", lambda request: {}["down"])  # the model fails with a KeyError
     with pytest.raises(KeyError):
         ask(60, team="other")
     monkeypatch.setattr(gateway, "complete", lambda request: {"text": "x", "tokens": 7})
@@ -368,4 +368,4 @@ def test_the_sample_gateway_never_spends_more_than_the_budget_of_a_team(
     assert tally.get_counter("tokens", "other")["value"] == 7
     monkeypatch.setattr(gateway, "complete", lambda request: {"text": "x", "tokens": 30_000})
     assert ask(61, team="third")["status"] == 200
-    assert tally.get_counter("tokens", "third")["value"] == 100
+    assert tally.get_counter("tokens", "third")["value"] == 100, "the held amount, because 30,000 do not fit"

@@ -37,7 +37,7 @@ from tally.dynamo import queries
 from tally.dynamo.client import Store
 from tally.errors import LimitReachedError
 from tests.integration.conftest import Invoke
-from tests.integration.test_client import PROMPT, FakeLambda, counter_of_limits_page, example
+from tests.integration.test_client import PROMPT, FakeLambda, counter_of_limits_page, load_example
 from tests.sync_wire import SyncWire
 from tests.tiers import in_long
 
@@ -232,7 +232,7 @@ def make_trial(
         fake = FakeLambda(invoke)
         others = Tally(functions, caller="others", lambda_client=FakeLambda(invoke))
         tally = Tally(functions, caller=name, lambda_client=fake)
-        processes = Processes(example(name, tally, monkeypatch), clock, random.Random(seed))
+        processes = Processes(load_example(name, tally, monkeypatch), clock, random.Random(seed))
 
         def invoke_if_alive(**request: Any) -> Any:
             processes.check_alive()

@@ -31,7 +31,7 @@ from tally.team import scan_state, spot_checks
 from tally.team.consumer import ItemsHandler
 from tests.contexts import LambdaContext
 from tests.integration.command.numbers import mark_judged
-from tests.integration.command.team import COUNTERS as TEAM
+from tests.integration.command.team import COUNTERS as TEAM_COUNTERS
 from tests.integration.command.team import Team
 from tests.integration.test_consumers import ConsumersRecorder
 from tests.integration.test_needs import OneShard, Recorder
@@ -40,8 +40,8 @@ from tests.sync_wire import SyncWire
 
 pytestmark = pytest.mark.sdk
 SHOP = TeamTable("Shop-1X", "arn:aws:dynamodb:eu-west-1:123456789012:table/Shop-1X/stream/2026")
-OPEN = Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", sort_prefix="ORDER#", where={"status": "open"})
-ORDERS = Counter("orders", prefix="CUSTOMER", sort_key="ORDERS", attribute="orders", items=OPEN)
+OPEN_ORDERS = Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", sort_prefix="ORDER#", where={"status": "open"})
+ORDERS = Counter("orders", prefix="CUSTOMER", sort_key="ORDERS", attribute="orders", items=OPEN_ORDERS)
 LIKE_ITEMS = Items("shop", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#")
 LIKED = Watched("liked", table="shop", attribute="likes", at="META", items=LIKE_ITEMS)
 COUNTERS = {counter.name: counter for counter in (ORDERS, LIKED)}
@@ -52,7 +52,7 @@ def team_store(store: Store) -> Store:
     return Store(store.client, store.settings._replace(team_tables={"shop": SHOP}, spot_check_units=100))
 
 
-class Shop:
+class ShopConsumer:
     """The consumer of the team's table, which gets records without a stream."""
 
     def __init__(self, store: Store, *counters: Counter) -> None:
@@ -62,7 +62,7 @@ class Shop:
         self.sequence = 0
 
     def write(self, pk: str, sk: str, *, old: dict[str, Any] | None = None, new: dict[str, Any]) -> None:
-        """Deliver a record of this item to the consumer."""
+        """Deliver a record of this item to the consumer. `old`, `new`: its images without keys; no `old`: INSERT."""
         self.sequence += 1
         key = {"PK": {"S": pk}, "SK": {"S": sk}}
         images = {"OldImage": old, "NewImage": new}
@@ -96,26 +96,26 @@ def begin_scan(store: Store, counter: Counter) -> scan_state.Scan:
 
 
 def test_the_consumer_of_items_needs_exactly_what_it_declares(team_store: Store) -> None:
-    """The consumer gets records in and after a scan, of an item that cannot count, and under another declaration."""
+    """The consumer gets records during and after a scan, of an item that cannot count, and by another declaration."""
     scan = begin_scan(team_store, ORDERS)
     scan_state.close(team_store, begin_scan(team_store, LIKED), LIKED.items_digest)
-    recorder, shop = ConsumersRecorder(team_store), Shop(team_store, ORDERS, LIKED)
-    shop.write("CUSTOMER#ann", "ORDER#1", new=OPEN_ORDER)
-    shop.write("CUSTOMER#ann", "ORDER#1", old=OPEN_ORDER, new=SHIPPED_ORDER)
-    shop.write("POST#a", "LIKE#ann", new={"at": {"N": "1"}})
-    shop.write("POST#a", "META", new={"likes": {"N": "1"}})
-    shop.write("CUSTOMER#ann", "ORDER#2", new={})
-    consumer_needs = set(recorder.needs)  # without the needs of the scan's end
+    recorder, consumer = ConsumersRecorder(team_store), ShopConsumer(team_store, ORDERS, LIKED)
+    consumer.write("CUSTOMER#ann", "ORDER#1", new=OPEN_ORDER)
+    consumer.write("CUSTOMER#ann", "ORDER#1", old=OPEN_ORDER, new=SHIPPED_ORDER)
+    consumer.write("POST#a", "LIKE#ann", new={"at": {"N": "1"}})
+    consumer.write("POST#a", "META", new={"likes": {"N": "1"}})
+    consumer.write("CUSTOMER#ann", "ORDER#2", new={})
+    consumer_needs = set(recorder.needs)  # the end of the scan is the command's, so its needs are not recorded
     assert scan_state.end(team_store, scan, time.time() - scan_state.CLOCK_SLACK * team_store.settings.minute_s - 1)
     recorder.needs = consumer_needs
-    shop.write("CUSTOMER#ann", "ORDER#3", new=OPEN_ORDER)
+    consumer.write("CUSTOMER#ann", "ORDER#3", new=OPEN_ORDER)
     other_orders = Counter("orders", prefix="CUSTOMER", sort_key="ORDERS", attribute="orders", items=Items("shop"))
-    Shop(team_store, other_orders, LIKED).write("CUSTOMER#ann", "ORDER#4", new=OPEN_ORDER)
+    ShopConsumer(team_store, other_orders, LIKED).write("CUSTOMER#ann", "ORDER#4", new=OPEN_ORDER)
     assert recorder.needs == items.needed(COUNTERS.values())
 
 
 class TeamStreams(OneShard):
-    """Also has the streams of teams' tables. `deleted_streams`: the tables whose stream is deleted."""
+    """Fake streams of Tally's and of team tables. `deleted_streams`: the tables whose stream is deleted."""
 
     def __init__(self, *deleted_streams: str) -> None:
         self.deleted_streams = deleted_streams
@@ -130,7 +130,7 @@ class TeamStreams(OneShard):
 
 
 class TeamsRecorder(Recorder):
-    """Also records the operations on the team's table."""
+    """Records the requests to Tally's tables as needs, and the operations on the team's table."""
 
     def __init__(self, store: Store, team_table: str) -> None:
         super().__init__(store)
@@ -155,9 +155,9 @@ def test_the_sweep_of_a_stack_that_counts_only_items_needs_what_it_declares(
     which one stays wrong, and recounts some groups."""
     for counter in (ORDERS, LIKED):
         scan_state.close(team_store, begin_scan(team_store, counter), counter.items_digest)
-    shop, now = Shop(team_store, ORDERS, LIKED), time.time
-    shop.write("POST#a", "LIKE#ann", new={"at": {"N": "1"}})
-    shop.write("POST#a", "META", new={"likes": {"N": "7"}})
+    consumer, now = ShopConsumer(team_store, ORDERS, LIKED), time.time
+    consumer.write("POST#a", "LIKE#ann", new={"at": {"N": "1"}})
+    consumer.write("POST#a", "META", new={"likes": {"N": "7"}})
     order = {"PK": {"S": "CUSTOMER#ann"}, "SK": {"S": "ORDER#1"}, **OPEN_ORDER}
     team_store.client.put_item(TableName=SHOP.name, Item=order)
     like = {"PK": {"S": "POST#a"}, "SK": {"S": "LIKE#ann"}, "at": {"N": "1"}}
@@ -175,7 +175,7 @@ def test_the_sweep_of_a_stack_that_counts_only_items_needs_what_it_declares(
 
 def test_a_table_whose_stream_is_deleted_does_not_delay_other_tables(team_store: Store) -> None:
     store = Store(team_store.client, team_store.settings._replace(team_tables={"old": SHOP, "shop": SHOP}))
-    old = replace(ORDERS, name="old", sort_key="OLD", items=replace(OPEN, table="old"))
+    old = replace(ORDERS, name="old", sort_key="OLD", items=replace(OPEN_ORDERS, table="old"))
     with pytest.raises(StoreRefusedError):
         Sweep({"old": old, **COUNTERS}, store, TeamStreams("old"))({}, LambdaContext())  # type: ignore[arg-type]
     assert (scan_state.passed_s(store, "old"), scan_state.passed_s(store, "shop") > 0) == (0, True)
@@ -184,7 +184,7 @@ def test_a_table_whose_stream_is_deleted_does_not_delay_other_tables(team_store:
 @pytest.mark.usefixtures("table")
 def test_the_sweep_writes_only_heartbeats_to_a_table_that_is_declared_with_heartbeats(team_store: Store) -> None:
     recorder = TeamsRecorder(team_store, SHOP.name)
-    counters = {"orders": replace(ORDERS, items=replace(OPEN, heartbeats=True))}
+    counters = {"orders": replace(ORDERS, items=replace(OPEN_ORDERS, heartbeats=True))}
     Sweep(counters, team_store, TeamStreams())({}, LambdaContext())  # type: ignore[arg-type]
     assert recorder.needs <= needed(counters.values())
     assert (recorder.team_operations, recorder.keys) == ({"DescribeTable", "PutItem"}, {"HEARTBEAT"})
@@ -195,7 +195,7 @@ def test_the_command_needs_for_items_only_what_the_policy_of_operators_allows(
 ) -> None:
     """The command scans, compares and repairs all groups and one group, and drops a dead letter."""
     with contextlib.closing(SyncWire(engine.port)) as wire:
-        team = Team(store, wire, TEAM, "shop", engine.endpoint, capsys=capsys)
+        team = Team(store, wire, TEAM_COUNTERS, "shop", engine.endpoint, capsys=capsys)
         monkeypatch.setattr(scan, "time", SimpleNamespace(time=time.time, sleep=team.sleep))
         team.old_orders(9)
         mark_judged(team.store)

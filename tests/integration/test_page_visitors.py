@@ -31,7 +31,7 @@ from tests.integration.test_periods import now as now
 from tests.integration.test_sweep import Streams
 
 pytestmark = pytest.mark.sdk
-ANN, BOB = "203.0.113.10", "2001:db8::7"
+ANN, BOB = "203.0.113.10", "2001:db8::7"  # addresses of visitors
 
 
 @pytest.fixture
@@ -84,14 +84,14 @@ def test_each_address_and_browser_is_one_visitor_a_day_and_crawlers_are_not_visi
         visit(invoke, address, agent)
     assert visitors(store) == [today] * 3
     visit(invoke, ANN, GOOGLEBOT)
-    visit(invoke, None)
+    visit(invoke, None)  # without an address, nobody is counted as a visitor
     assert visitors(store) == [today] * 3
     visit(invoke, ANN, url="https://example.com/b")
     now.s += DAY_S
     visit(invoke, ANN)
     visit(invoke, ANN)
     assert visitors(store) == [*[today] * 3, f"{PAGE}#2026-11-23", "https://example.com/b#2026-11-22"]
-    assert (len(receipts(store, "visits")), len(receipts(store, "bot_visits"))) == (8, 1)
+    assert (len(receipts(store, "visits")), len(receipts(store, "bot_visits"))) == (4 + 1 + 3, 1)
 
 
 def test_a_retried_visit_counts_the_visitor_that_the_first_attempt_did_not_count(
@@ -150,7 +150,7 @@ def test_no_item_has_a_visitors_address_and_the_salt_of_a_day_is_deleted_after_t
     (stored,) = store.client.scan(TableName=store.settings.salts_table)["Items"]
     midnight_s = datetime(2026, 11, 23, tzinfo=UTC).timestamp()
     assert int(stored["expiration"]["N"]) == midnight_s + 600, "if no sweep runs, TTL removes the salt"
-    now.s += 12 * 3600
+    now.s += 12 * 3600  # midnight
     run_sweep(store)
     assert salts(store) == ["SALT#2026-11-22"], "the clock of a visit may be behind, so the salt stays for ten minutes"
     visit(invoke)

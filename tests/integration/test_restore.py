@@ -40,7 +40,7 @@ PREFIX = f"Tally-prod-{RESTORED_TO:%Y%m%dT%H%M%S}"
 
 
 def template() -> str:
-    """Returns the template of a stack whose outputs name its tables. The fixture makes the tables."""
+    """Returns the template of a stack whose outputs name its tables. The fixture `aws` makes the tables."""
     values = {f"{table.capitalize()}TableName": f"Tally-prod-{table}" for table in TABLES}
     outputs = {name: {"Value": value} for name, value in [*values.items(), ("StorageFormat", str(FORMAT))]}
     return json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}, "Outputs": outputs})
@@ -52,7 +52,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     with mock_aws():
         monkeypatch.setattr(boto3, "DEFAULT_SESSION", SESSION)
         boto3.client("cloudformation").create_stack(StackName="Tally-prod", TemplateBody=template())
-        create_tables(None, store("Tally-prod").settings, ("counts", "receipts"))
+        create_tables(None, store_of("Tally-prod").settings, ("counts", "receipts"))
         client: Any = boto3.client("dynamodb")
         for name in TABLES:
             table = f"Tally-prod-{name}"
@@ -63,8 +63,8 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             client.update_continuous_backups(TableName=table, PointInTimeRecoverySpecification=enabled)
             arn = client.describe_table(TableName=table)["Table"]["TableArn"]
             client.tag_resource(ResourceArn=arn, Tags=[{"Key": "team", "Value": "video"}])
-        store_visits(store("Tally-prod"))
-        # In moto, only the second in which backups were switched on can be restored.
+        store_visits(store_of("Tally-prod"))
+        # moto can restore only the second in which backups were switched on, so this sets a longer range.
         for table in moto_tables().values():
             restorable = table.continuous_backups["PointInTimeRecoveryDescription"]
             restorable["EarliestRestorableDateTime"] = RESTORED_TO.timestamp() - 999
@@ -76,13 +76,17 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield client
 
 
-def store(prefix: str, region: str = "eu-west-1") -> Store:
+def store_of(prefix: str, region: str = "eu-west-1") -> Store:
+    """Returns the store of the tables whose names begin with `prefix`."""
     names = {f"TALLY_{name.upper()}_TABLE": f"{prefix}-{name}" for name in TABLES}
     return Store(boto3.client("dynamodb", region_name=region), Settings.from_environment(names))
 
 
 def store_visits(tables: Store, watermark_written_s: int = 1) -> None:
-    """Stores two visits that are not rolled up yet, and a ledger that began three days ago."""
+    """Stores two visits that the rollup has not added, and a ledger that began three days ago.
+
+    `watermark_written_s`: when a sweep last wrote the watermark; 1: long ago.
+    """
     call = Call(tables)
     for number in range(2):
         draft = receipts.draft_receipt(call, receipts.ReceiptKey("visit", PAGE, f"{KEY}{number}", {}))
@@ -96,6 +100,7 @@ def store_visits(tables: Store, watermark_written_s: int = 1) -> None:
 
 
 def moto_tables() -> dict[str, Any]:
+    """Returns moto's models of the tables, by the names of the tables."""
     tables: dict[str, Any] = get_backend("dynamodb")[DEFAULT_ACCOUNT_ID]["eu-west-1"].tables
     return tables
 
@@ -114,7 +119,7 @@ def test_a_restore_makes_new_tables_repairs_them_and_says_how_to_adopt_them(aws:
         f'then     write "tables": "{PREFIX}" into the context of cdk.json: every later deploy needs it',
     ]
     assert code == 0
-    assert (visits(store(PREFIX)), visits(store("Tally-prod"))) == (2, 0), "the live tables do not change"
+    assert (visits(store_of(PREFIX)), visits(store_of("Tally-prod"))) == (2, 0), "the live tables do not change"
     for name in TABLES:
         old, new = (settings_of(aws, f"{prefix}-{name}") for prefix in ("Tally-prod", PREFIX))
         assert new == old
@@ -136,7 +141,7 @@ def settings_of(client: Any, name: str) -> dict[str, Any]:
 
 
 def stop_first_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first wait for a table ends with Ctrl-C. Later waits are not changed."""
+    """Let the first wait for a table end with Ctrl-C. Later waits end as usual."""
     real_wait, stops = restore._wait, []
 
     def wait(*arguments: Any) -> None:
@@ -156,17 +161,17 @@ def test_a_repeated_restore_continues_and_adds_no_visit_twice(
     assert "repaired" in run("restore", "--to", RESTORED_TO.isoformat(), *OPTIONS)[1]
     code, out, _ = run("restore", "--to", RESTORED_TO.isoformat(), *OPTIONS)
     assert (code, "repaired" in out) == (0, False)
-    assert visits(store(PREFIX)) == 2
+    assert visits(store_of(PREFIX)) == 2
 
 
 def test_restored_tables_have_the_schemas_of_the_counters(aws: Any, run: Run) -> None:
-    note_fingerprint(store("Tally-prod"), counters.VISITS)
+    note_fingerprint(store_of("Tally-prod"), counters.VISITS)
     assert run("restore", "--to", RESTORED_TO.isoformat(), *OPTIONS)[0] == 0
-    assert fingerprints.read_all(store(PREFIX)) == {"visits": fingerprints.fingerprint_of(counters.VISITS)}
+    assert fingerprints.read_all(store_of(PREFIX)) == {"visits": fingerprints.fingerprint_of(counters.VISITS)}
 
 
 def test_counters_with_another_schema_restore_no_table(aws: Any, run: Run) -> None:
-    note_fingerprint(store("Tally-prod"), replace(counters.VISITS, attribute="seen"))
+    note_fingerprint(store_of("Tally-prod"), replace(counters.VISITS, attribute="seen"))
     message = "tally: counter 'visits' has counted with attribute='seen', which is 'visits' now: "
     assert run("restore", "--to", RESTORED_TO.isoformat(), *OPTIONS) == (2, "", f"{message}{fingerprints.WHAT_TO_DO}\n")
     assert not [name for name in moto_tables() if name.startswith(PREFIX)]
@@ -180,7 +185,7 @@ def test_restored_tables_with_a_stream_are_not_repaired(aws: Any, run: Run) -> N
     stream = {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
     aws.update_table(TableName=f"{PREFIX}-receipts", StreamSpecification=stream)
     assert "repaired" not in run("restore", "--to", RESTORED_TO.isoformat(), *OPTIONS)[1]
-    assert visits(store(PREFIX)) == 0
+    assert visits(store_of(PREFIX)) == 0
 
 
 def test_a_time_without_a_backup_is_refused_before_any_table_is_made(aws: Any, run: Run) -> None:

@@ -23,7 +23,7 @@ from tally.dynamo.client import Store
 from tally.streams import heartbeats, lineage, watermark
 from tests.conftest import create_tables
 from tests.integration.command.numbers import Run, note_fingerprint
-from tests.integration.test_restore import SESSION, settings_of, stop_first_wait, store, store_visits, visits
+from tests.integration.test_restore import SESSION, settings_of, stop_first_wait, store_of, store_visits, visits
 from tests.vaults import ACCOUNT, REGION, SOURCE, VAULT, Vault, make_restored_table
 
 COPIED_S = int(time.time()) // 86400 * 86400
@@ -47,8 +47,8 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Vault]:
     with mock_aws():
         monkeypatch.setattr(boto3, "DEFAULT_SESSION", SESSION)
         old = boto3.client("dynamodb", region_name="eu-west-1")
-        create_tables(None, store("Tally-prod").settings)
-        fill(store("Tally-prod"))
+        create_tables(None, store_of("Tally-prod").settings)
+        fill(store_of("Tally-prod"))
 
         def restore_table(copy: str, target: str) -> None:
             new = boto3.client("dynamodb", region_name=REGION)
@@ -89,7 +89,7 @@ def test_a_restore_makes_the_tables_of_the_newest_copies_in_the_region_of_the_va
         f'then     write "tables": "{PREFIX}" into the context of cdk.json: every later deploy needs it',
     ]
     assert code == 0
-    assert visits(store(PREFIX, REGION)) == 2
+    assert visits(store_of(PREFIX, REGION)) == 2
     copies = [copy["RecoveryPointArn"] for copy in aws.copies[len(TEMPLATE_SETTINGS) : 2 * len(TEMPLATE_SETTINGS)]]
     assert [(job["RecoveryPointArn"], job["Metadata"]["targetTableName"]) for job in aws.start_requests] == [
         (copy, f"{PREFIX}-{table}") for copy, table in zip(copies, TEMPLATE_SETTINGS, strict=True)
@@ -118,7 +118,7 @@ def test_a_repeated_restore_from_a_vault_continues_and_starts_no_second_job(
         job |= {"Status": "COMPLETED"}
     code, out, _ = run(*COMMAND)
     assert (code, "repaired" in out, len(aws.start_requests)) == (0, False, 3)
-    assert visits(store(PREFIX, REGION)) == 2
+    assert visits(store_of(PREFIX, REGION)) == 2
 
 
 def test_a_job_that_fails_is_reported_in_one_line_and_the_next_run_starts_another_job(aws: Vault, run: Run) -> None:
@@ -148,7 +148,7 @@ def test_copies_of_different_days_are_refused(aws: Vault, run: Run) -> None:
 
 
 def test_counters_whose_schema_differs_from_the_copies_repair_nothing(aws: Vault, run: Run) -> None:
-    note_fingerprint(store("Tally-prod"), replace(counters.VISITS, attribute="seen"))
+    note_fingerprint(store_of("Tally-prod"), replace(counters.VISITS, attribute="seen"))
     aws.copy(COPIED_S)
     code, out, err = run(*COMMAND)
     assert (code, "repaired" in out) == (2, False)

@@ -1,4 +1,4 @@
-"""`tally check` lists differences. `tally repair` shows the differences, asks, and does only what it says."""
+"""`tally check` lists differences. `tally repair` shows the differences, asks, and makes only the repairs shown."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_the_history_has_a_repair_with_its_author_and_reason(run: Run, store: St
 def test_a_difference_without_drift_is_repaired_after_a_second_count(
     run: Run, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tally was wrong before the ledger began."""
+    """The tally was wrong before the ledger began, so the ledger has no drift of it."""
     request_times_s: list[int] = []
     monkeypatch.setattr(
         reconcile.Reconciler, "wait_until_judged", lambda self, asked_s, tell: request_times_s.append(asked_s)
@@ -151,7 +151,7 @@ def test_a_difference_without_drift_is_repaired_after_a_second_count(
         "tally: 1 of 1 differs from the count of children for no recorded reason: counting once more to be sure\n"
         in err
     )
-    assert len(request_times_s) == 2
+    assert len(request_times_s) == 2, "the repair waits for the judge before each of the two counts"
 
 
 def test_a_repair_asks_and_writes_nothing_without_a_yes(
@@ -188,7 +188,7 @@ def test_unconfirmed_drift_is_not_repaired_and_the_repair_says_why(run: Run, sto
 
 
 def test_a_number_that_may_still_change_is_unclear_and_exits_with_1(run: Run, store: Store) -> None:
-    """The rollup may not have added a like yet."""
+    """The rollup may add the newest like later, so the children do not show what the tally should be."""
     post(store, "p")
     child = {"PK": {"S": "POST#p"}, "SK": {"S": "LIKE#USER#late"}, "rollup": {"BOOL": True}}
     child["likedAt"] = {"N": str(int(time.time()))}
@@ -201,7 +201,7 @@ def test_a_number_that_may_still_change_is_unclear_and_exits_with_1(run: Run, st
 
 
 def lose_receipt(store: Store, target: str, amount: int, counter: str = "visits", days_ago: int = 3) -> str:
-    """Store the receipt of a spilled change that was never rolled up. Returns the day of the change."""
+    """Store the receipt of a spilled change that the rollup never added. Returns the day of the change."""
     minute = store.settings.minute_of(time.time()) - days_ago * tallies.MINUTES_PER_DAY
     texts = {"id": f"tally#{target}{amount}", "counter": counter, "target": target}
     item: Any = {name: {"S": text} for name, text in texts.items()} | {"rollup": {"BOOL": True}}
@@ -217,7 +217,7 @@ def test_lost_receipts_are_listed_and_added_once_after_drift_is_repaired(run: Ru
     day = lose_receipt(store, page, 7)
     lose_receipt(store, page, 5)
     lose_receipt(store, "v", 2, "plays")
-    lose_receipt(store, "v", 9, "plays", days_ago=1)  # this receipt may still be rolled up
+    lose_receipt(store, "v", 9, "plays", days_ago=1)  # the rollup may still add this receipt
     lose_receipt(store, "x", 9, "gone")  # no counter has this name
     code, out, _ = run("check")
     page_line = f"lost     visits {page}: 0, its receipts say more: {day} 12: a repair adds +12"
@@ -236,6 +236,7 @@ def test_lost_receipts_are_listed_and_added_once_after_drift_is_repaired(run: Ru
     assert json.loads(run("history", page, "--json")[1])["how"] == "rebuild"
     code, out, _ = run("repair", *SIGNED, "--yes")
     repairs = [line for line in out.splitlines() if line.startswith(("repaired", "rebuilt"))]
+    # The receipts of `v` say 2. The repair of the drift has added 1 of the 2.
     assert (code, repairs) == (0, ["repaired plays v: +1 (0 to 1), by ledger", "rebuilt  plays v: +1 (1 to 2)"])
     assert run("repair", *SIGNED, "--yes")[:2] == (0, "all is well\n")
 

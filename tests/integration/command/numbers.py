@@ -1,4 +1,4 @@
-"""Writes into the tables without Tally: a judged ledger, posts, edits, drift rows, series."""
+"""Prepares the tables for the command: a judged ledger, posts, edits by hand, drift rows, series."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 def mark_judged(store: Store, minutes_ahead: int = 5) -> int:
-    """Store as a sweep 99 s ago that the ledger is judged and everything rolled up. Returns the last judged minute.
+    """Store what a sweep stored 99 s ago: all is judged and rolled up. Returns the last judged minute.
 
-    `minutes_ahead`: how far this minute is ahead of the clock; below 0: behind.
+    `minutes_ahead`: how far the last judged minute is ahead of the clock; below 0: behind the clock.
     """
     now_s = int(time.time())
     judged_minute = store.settings.minute_of(now_s) + minutes_ahead
-    known_s = now_s // 60 * 60 + 5  # reads show the watermark less 5 s
+    passed_s = now_s // 60 * 60 + 5  # reads show the watermark less 5 s
     names = ("journal_complete_s", "rollup_passed_s", "reads_complete_s")
-    facts = {"judged": judged_minute, "written_s": now_s - 99, "began_s": 1} | dict.fromkeys(names, known_s)
-    store.client.put_item(TableName=store.settings.ledger_table, Item=watermark.WATERMARK_KEY | items.to_wire(facts))
+    values = {"judged": judged_minute, "written_s": now_s - 99, "began_s": 1} | dict.fromkeys(names, passed_s)
+    store.client.put_item(TableName=store.settings.ledger_table, Item=watermark.WATERMARK_KEY | items.to_wire(values))
     return judged_minute
 
 
@@ -70,17 +70,11 @@ def put_drift_row(store: Store, counter: str, target: str, amount: int, minutes_
 def put_series(store: Store, since: int, through: int, plays: Iterable[tuple[int, str, int, *tuple[int, ...]]]) -> None:
     """Store plays (minute, id, amount, the day of an import) in the series, which cover `since` to `through`."""
     state = progress.Progress(since=since, through=since - 1, hour=progress.hour_of(store.settings, since))
-    try_commit(
-        store,
-        [
-            items.update_write(
-                store.settings.ledger_table, progress.PROGRESS, state.values, expected=items.EXPECT_NO_ITEM
-            )
-        ],
-    )
+    ledger = store.settings.ledger_table
+    write = items.update_write(ledger, progress.PROGRESS, state.values, expected=items.EXPECT_NO_ITEM)
+    try_commit(store, [write])
     for number, (minute, id_, amount, *day) in enumerate(plays):
         entries = [segments.JournalEntry("plays", id_, "", amount, amount, *day)]
-        put_alone(
-            Call(store), segments.segment_write(store.settings, minute, 0, f"s#{number}", entries, int(time.time()))
-        )
+        segment = segments.segment_write(store.settings, minute, 0, f"s#{number}", entries, int(time.time()))
+        put_alone(Call(store), segment)
     hours.sum_up(store, through, until_s=float("inf"))

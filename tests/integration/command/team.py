@@ -69,12 +69,12 @@ class Team(team_table.Team):
         self.drain()
 
     def sleep(self, _: float) -> None:
-        """Run the consumer and the sweep while the command waits."""
+        """Run the consumer and the sweep. The command calls this in place of `time.sleep` while it waits."""
         self.drain()
         self.sweep_later()
 
     def stall(self) -> None:
-        """Remove the stored progress of the consumer."""
+        """Remove the stored progress of the consumer, so that a scan waits for the consumer."""
         self.wire.delete_item(TableName=self.store.settings.ledger_table, Key=scan_state.passed_key(self.name))
 
     def edit(self, group: str, amount: int) -> None:

@@ -416,14 +416,13 @@ def fake_cloudformation(monkeypatch: pytest.MonkeyPatch, outputs: dict[str, str]
     ))  # fmt: skip
 
 
-TABLES = dict.fromkeys(("CountsTableName", "ReceiptsTableName", "LedgerTableName"), "no-such-table")
+TABLE_OUTPUTS = dict.fromkeys(("CountsTableName", "ReceiptsTableName", "LedgerTableName"), "no-such-table")
 
 
 def outputs_of(construct: str, **settings: str) -> dict[str, str]:
     """Returns the outputs of a construct with this id."""
-    return {
-        f"{construct}{name}": value for name, value in (TABLES | {"StorageFormat": str(keys.FORMAT)} | settings).items()
-    }
+    outputs = TABLE_OUTPUTS | {"StorageFormat": str(keys.FORMAT)} | settings
+    return {f"{construct}{name}": value for name, value in outputs.items()}
 
 
 @pytest.mark.parametrize(
@@ -432,10 +431,10 @@ def outputs_of(construct: str, **settings: str) -> dict[str, str]:
         (None, "the stack Tally-dev cannot be read: Stack with id Tally-dev does not exist"),
         ({"ApiUrl": "x"}, "the stack Tally-dev has no output 'CountsTableName'. Give the name of a stack with Tally"),
         (
-            TABLES | {"StorageFormat": "7"},
+            TABLE_OUTPUTS | {"StorageFormat": "7"},
             f"the stack Tally-dev has format 7, and this version reads format {keys.FORMAT}. Use",
         ),
-        (TABLES | {"StorageFormat": str(keys.FORMAT)}, ""),
+        (TABLE_OUTPUTS | {"StorageFormat": str(keys.FORMAT)}, ""),  # any message
         (
             outputs_of("Tally") | outputs_of("Polls"),
             "the stack Tally-dev has 2 Tallys: give --stack Tally-dev/Polls or Tally-dev/Tally",
@@ -467,7 +466,7 @@ def test_a_tally_in_a_teams_own_stack_is_read(
     fake_cloudformation(monkeypatch, outputs | {"CheckoutName": "checkout"})  # an output of the team's own
     deployed = connection.deployed_stack(stack, {})
     assert deployed.store.settings.counts_table == "no-such-table"
-    assert deployed.outputs.keys() == TABLES.keys() | {"StorageFormat"}
+    assert deployed.outputs.keys() == TABLE_OUTPUTS.keys() | {"StorageFormat"}
 
 
 def test_an_empty_region_is_an_error_of_one_line(
@@ -488,7 +487,7 @@ NONSENSE = {
     "wrong types": http_answer('{"dynamodb": 5, "s3": [], "counts": 1, "receipts": 2, "ledger": 3, "bucket": 0,'
                          ' "minute_s": 1, "outputs": {}}'),
 }  # fmt: skip
-ARGUMENTS: dict[str, list[str]] = {
+ARGUMENTS: dict[str, list[str]] = {  # of one call of each command that needs a stack
     "status": [], "check": [], "repair": ["--by", "a", "--why", "b", "--yes"], "get": ["likes", "a"], "history": ["a"],
     "restore": ["--to", "2026-11-22T10:30:00Z", "--by", "a", "--why", "b"],
     "forget": ["--user", "u"], "import": [os.devnull, "--counter", "plays"], "export": ["plays", "--format", "jsonl"],

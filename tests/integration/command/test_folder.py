@@ -1,4 +1,4 @@
-"""The command in a folder without a checkout: the files of `init`, and the errors in an empty folder."""
+"""Runs the command in a folder outside a checkout: `init` writes the folder's files, and each error is one line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.integration.command.numbers import Run
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Makes the present folder an empty folder without a checkout."""
+    """Changes into an empty folder outside a checkout."""
     monkeypatch.delenv("TALLY_APP", raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -148,7 +148,7 @@ def test_pages_are_normalised_as_the_folder_declares(
 
 
 @pytest.mark.parametrize("command", ["deploy", "destroy"])
-def test_deploy_without_settings_is_an_error_of_one_line(
+def test_deploy_and_destroy_without_settings_are_errors_of_one_line(
     folder: Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "is missing: go to the folder of your app" in error_of(main, [command], capsys)
@@ -158,8 +158,8 @@ def test_deploy_without_settings_is_an_error_of_one_line(
 
 def test_a_deploy_with_a_cdn_is_refused_without_a_checkout(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(capsys, "init")[0] == 0
-    cdn = [part for name, text in BEHIND_CDN.items() for part in ("-c", f"{name}={text}")]
-    error = error_of(main, ["deploy", *cdn], capsys)
+    cdn_options = [part for name, text in BEHIND_CDN.items() for part in ("-c", f"{name}={text}")]
+    error = error_of(main, ["deploy", *cdn_options], capsys)
     assert error.startswith("a CDN is a second stack, which only a checkout of Tally has")
 
 
@@ -200,6 +200,7 @@ def test_the_cdk_on_the_path_is_used_or_else_the_pinned_version(folder: Path, mo
 
 
 def write_tool(folder: Path, name: str) -> None:
+    """Write a program that does nothing."""
     (folder / name).write_text("#!/bin/sh\n")
     (folder / name).chmod(0o755)
 

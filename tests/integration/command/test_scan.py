@@ -59,7 +59,7 @@ def test_a_scan_prints_its_cost_asks_and_counts_the_items_while_the_team_writes(
     watched = WatchedClient(team.store.client)
     watched.after = lambda number: write_during_scan(team, number)
     code, out, err = team("scan orders", watched)
-    assert err.splitlines()[-1] == (
+    assert err.splitlines()[-1] == (  # in minutes: CLOCK_SLACK + SWEEP_DELAY_MINUTES = 7
         "tally: read everything. Waiting for the consumer to catch up with shop: about 420 s"
     )
     assert (code, out) == (0, "orders is counted: 122 items read, 5 groups, 4 numbers set\n")  # `new` was counted
@@ -175,10 +175,6 @@ class ClientWithChangedTable:
         return {"Table": {**table, **self.changed} if request["TableName"] == self.team.table else table}
 
 
-def client_that_describes(team: Team, **changed: Any) -> ClientWithChangedTable:
-    return ClientWithChangedTable(team, changed)
-
-
 OTHER_KEYS = [{"AttributeName": name, "KeyType": kind} for name, kind in (("customer", "HASH"), ("SK", "RANGE"))]
 
 
@@ -203,7 +199,7 @@ def test_a_table_that_cannot_be_counted_is_refused_before_a_scan_begins(
 ) -> None:
     """The team's app has imported the table, so no deploy has checked the table."""
     team.old_orders()
-    code, out, err = team(line, client_that_describes(team, **changed))
+    code, out, err = team(line, ClientWithChangedTable(team, changed))
     assert (code, out, err.count("\n"), why in err) == (2, "", 1, True), err
     assert err.startswith("tally: the items of the table shop cannot be counted: ")
     assert scan_state.read_scan(team.store, "orders").generation == 0
@@ -224,7 +220,7 @@ def test_a_dry_run_prints_the_cost_of_a_scan_and_writes_nothing(team: Team) -> N
     assert any(line.endswith("they lack an attribute, or `where` differs") for line in lines)
     assert scan_state.read_scan(team.store, "spent").generation == 0
     provisioned = {"ProvisionedThroughput": {"ReadCapacityUnits": 10}, "TableSizeBytes": 4096 * 100}
-    out = team("scan orders --dry-run", client_that_describes(team, **provisioned))[1]
+    out = team("scan orders --dry-run", ClientWithChangedTable(team, provisioned))[1]
     assert "100 read units of shop" in out
     assert "that is 50% of the 10 read units a second that shop has provisioned" in out  # the default is half
 
@@ -238,7 +234,7 @@ def test_a_scan_uses_half_of_the_provisioned_read_units(team: Team, monkeypatch:
 
     monkeypatch.setattr(scan, "Throttle", RecordingThrottle)
     team.old_orders()
-    provisioned = client_that_describes(team, ProvisionedThroughput={"ReadCapacityUnits": 10})
+    provisioned = ClientWithChangedTable(team, {"ProvisionedThroughput": {"ReadCapacityUnits": 10}})
     assert team("scan orders --yes", provisioned)[0] == 0
     reads = [units for _, units in waits]
     assert ({limit for limit, _ in waits}, sum(reads)) == ({5}, max(reads))  # one read; other waits are of 0 units
@@ -348,12 +344,9 @@ def test_a_repair_deletes_the_drift_of_an_undeclared_counter_of_items(team: Team
     mark_judged(team.store)
     team.edit("a", 7)
     assert team("check orders a")[0] == 1
-    fingerprint = {
-        "PK": {"S": keys.FINGERPRINT_KEY},
-        "SK": {"S": "calls"},
-        "fingerprint": {"S": json.dumps(fingerprints.fingerprint_of(COUNTERS["usage"]))},
-    }
-    team.wire.put_item(TableName=team.store.settings.ledger_table, Item=fingerprint)
+    fingerprint = {"S": json.dumps(fingerprints.fingerprint_of(COUNTERS["usage"]))}
+    item = keys.key(keys.FINGERPRINT_KEY, "calls") | {"fingerprint": fingerprint}
+    team.wire.put_item(TableName=team.store.settings.ledger_table, Item=item)
     row = rows.recount_write(team.store, rows.read_row(team.store, "calls", "x"), 3, time.time())
     assert try_commit(team.store, [row])
     team.counters = {"usage": COUNTERS["usage"]}
@@ -368,12 +361,9 @@ def test_a_counter_counts_either_items_or_changes_for_good(team: Team) -> None:
         ConfigurationError, match="counter 'orders' has counted items of 'shop', and counts changes now"
     ):
         fingerprints.check(fingerprints.read_all(team.store), {**team.counters, "orders": changes})
-    stored = {
-        "PK": {"S": keys.FINGERPRINT_KEY},
-        "SK": {"S": "spent"},
-        "fingerprint": {"S": json.dumps(fingerprints.fingerprint_of(changes))},
-    }
-    team.wire.put_item(TableName=team.store.settings.ledger_table, Item=stored)
+    fingerprint = {"S": json.dumps(fingerprints.fingerprint_of(changes))}
+    item = keys.key(keys.FINGERPRINT_KEY, "spent") | {"fingerprint": fingerprint}
+    team.wire.put_item(TableName=team.store.settings.ledger_table, Item=item)
     code, out, err = team("scan spent --yes")
     assert (code, out) == (2, "")
     assert "counter 'spent' has counted changes, and counts items of 'shop' now" in err

@@ -22,8 +22,8 @@ HEAD = "from,to,ids,old,tally,excess"
 
 @pytest.fixture(autouse=True)
 def series(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Series from 05:55 to 10:20: `a` has 9 plays at 05:58, and 100, 200, 300 and 400 in the hours from 06:00. `b` has
-    10 plays at 07:30."""
+    """Stores series from 05:55 to 10:20: 9 plays of `a` at 05:58, 100, 200, 300 and 400 plays of `a` in the hours
+    from 06:00, and 10 plays of `b` at 07:30."""
     monkeypatch.setattr(fold, "BUCKETS", 1)  # put_series fills only the first bucket of a minute
     at_8 = HOUR_8 * 60  # minutes since 1970
     plays = [(at_8 - 120 + 60 * hour + 5, "a", 100 * (hour + 1)) for hour in range(4)]
@@ -42,7 +42,7 @@ class Files:
         return str(path)
 
     def hourly(self, id_: str, values: Iterable[int | None], late_s: int = 0) -> str:
-        """Writes the readings of one id, one an hour from 06:00, each `late_s` later. None: no reading at this hour."""
+        """Writes the readings of one id, one an hour from 06:00, each `late_s` seconds late. None: no reading."""
         times_s = [(HOUR_8 - 2 + hour) * 3600 + late_s for hour in range(99)]
         return self(*(f"{id_},{value},{at}" for at, value in zip(times_s, values, strict=False) if value is not None))
 
@@ -116,7 +116,7 @@ def test_a_reading_far_from_a_full_hour_is_in_no_row_and_the_nearest_reading_cou
     assert rows(out) == ["06,07,1,100,100,0", "07,08,1,200,200,0"]
     for order in ((late_file, near_file), (near_file, late_file)):
         out = run("shadow", "plays", *order, *UTC, "--within", "70")[1]
-        assert rows(out) == ["06,07,1,102,100,2", "07,08,1,191,200,-9"]
+        assert rows(out) == ["06,07,1,102,100,2", "07,08,1,191,200,-9"]  # 109 - 7 and 300 - 109, of `near_file`
 
 
 def test_bad_lines_are_named_and_nothing_is_compared(run: Run, files: Files) -> None:

@@ -56,7 +56,7 @@ class Invoke:
         return self._entries[function]
 
     def __call__(self, event: Any, context: LambdaContext | None = None, function: str = "") -> Event:
-        """Invokes the function that serves an event. The route or the operation of the event decides which."""
+        """Invokes a function. `function`: its name; empty: the function that serves the event's route or operation."""
         answer = self.entry(function or self.function_of(event))(event, context or LambdaContext())
         api_answers.check(event, answer)
         return answer

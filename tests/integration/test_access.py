@@ -64,8 +64,9 @@ def test_the_routes_of_a_counter_follow_from_its_declaration() -> None:
     assert throttles == {"increment": WRITES, "increment_plays": RATE_100_PER_S, "increment_plays_short": WRITES}
 
 
-def test_strangers_reach_only_functions_that_may_change_only_open_counters() -> None:
-    """A module has a function for open counters, and a function for all counters, which needs the scope tally/write."""
+def test_strangers_and_users_reach_only_functions_that_may_not_change_counters_of_services() -> None:
+    """The function `increments` serves all counters, and needs the scope tally/write. `increments_open` serves counters
+    that strangers or signed-in users change. The same holds for `children`."""
     functions = DECLARED.routes_by_function
     assert {name for name in functions if name.endswith("_open")} == {"increments_open", "children_open"}
     for name, routes in functions.items():
@@ -73,11 +74,11 @@ def test_strangers_reach_only_functions_that_may_change_only_open_counters() -> 
         needs_scope = name in ("increments", "children", "holds", "changes")
         assert {route.scope is not None for route in writes} <= {needs_scope}, name
     moved_prefixes = {need.prefix for need in DECLARED.needs["increments_open"] if need.action == "UpdateItem"}
-    assert moved_prefixes == {"VID#", "ARTICLE#", "POLL#"}
+    assert moved_prefixes == {"VID#", "ARTICLE#", "POLL#"}, "plays, views and votes"
     written_prefixes = {
         need.prefix for need in DECLARED.needs["children_open"] if need.action in ("PutItem", "UpdateItem")
     }
-    assert written_prefixes == {"POST#", "PAGE#", "tally#"}
+    assert written_prefixes == {"POST#", "PAGE#", "tally#"}, "likes, hearts and receipts"
     assert {"ITEM#", "VID#"} <= {need.prefix for need in DECLARED.needs["increments"]}
 
 
@@ -91,7 +92,7 @@ def test_strangers_reach_only_functions_that_may_change_only_open_counters() -> 
         ("increments", {"operation": "increment", "counter": "plays", "id": "9f3a"}, 200),
     ],
 )
-def test_an_open_function_refuses_other_counters_and_other_operations(
+def test_a_function_for_strangers_and_users_refuses_counters_and_operations_of_services(
     function: str, event: dict[str, Any], status: int, invoke: Invoke
 ) -> None:
     answer = invoke(event | {"idempotency_key": events.KEY, "caller": "ann"}, function=function)
@@ -110,12 +111,12 @@ def test_the_route_decides_how_long_a_key_must_be(invoke: Invoke) -> None:
 
 
 @pytest.mark.parametrize("counter", ["stock", "members", "votes"])
-def test_a_change_without_a_caller_of_a_counter_that_is_not_open_is_refused(counter: str, invoke: Invoke) -> None:
+def test_a_change_without_a_caller_is_refused_unless_anyone_may_make_it(counter: str, invoke: Invoke) -> None:
     event = {"counter": counter, "id": "x", "idempotency_key": events.KEY}
-    operation, more = ("put_child", {"name": "bob"}) if counter == "members" else ("increment", {"amount": 1})
-    refused = invoke.direct(operation, **event, **more)
+    operation, fields = ("put_child", {"name": "bob"}) if counter == "members" else ("increment", {"amount": 1})
+    refused = invoke.direct(operation, **event, **fields)
     assert (refused["status"], refused["body"]["field"]) == (400, "caller")
-    assert invoke.direct(operation, **event, **more, caller="shop")["status"] == 200
+    assert invoke.direct(operation, **event, **fields, caller="shop")["status"] == 200
 
 
 PRIVATE = [

@@ -1,4 +1,4 @@
-"""The handlers' answers for the script, for visits by people and by crawlers, and for the badge."""
+"""The handlers serve beacon.js and the badge, and count visits by people and by crawlers."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_every_operation_finds_a_page_by_every_spelling_of_its_url(invoke: Invok
     store.client.put_item(TableName=store.settings.counts_table, Item={**key, "visits": {"N": "3"}})
     for url in spellings:
         event = {"operation": "get_visits", "url": url}
-        assert (body := invoke(event)["body"]) == {**body, "id": PAGE, "value": 3}
+        assert {"id": PAGE, "value": 3}.items() <= invoke(event)["body"].items()
         [tally] = invoke.direct("get_tallies", of=[f"visits:{url}"])["body"]["tallies"]
         assert tally["value"] == 3
         assert "<title>visits: 3</title>" in invoke(event | {"operation": "get_visits_badge"})["body"]["text"]
@@ -134,7 +134,7 @@ PEOPLE = [
     *(f"{IPHONE} {app}" for app in ("WhatsApp/2.22.4.74 W", "Viber/21.3.0", "Feedly/98.0", "NewsBlur/13.4")),
     f"{DESKTOP} WhatsApp/2.2424.0 Chrome/91.0.4472.164 Electron/13.6.9 Safari/537.36",
 ]
-FETCHERS = [  # of previews and feeds
+FETCHERS = [  # programs that fetch previews and feeds
     "WhatsApp/2.23.20.0 A", "WhatsApp/2.16.16/i", "Viber", "Viber/18.0.1.286 CFNetwork/1335.0.3 Darwin/21.6.0",
     "Feedly/1.0 (+http://www.feedly.com/fetcher.html; like FeedFetcher-Google)", "FeedlyBot/1.0 (http://feedly.com)",
     "Mozilla/5.0 (compatible; Feedly/1.0; +http://feedly.com)", f"{DESKTOP} FeedlyBot/1.0", "",

@@ -1,4 +1,4 @@
-"""Counters of children: members that services put by name, callers who put themselves, and likes of posts."""
+"""Services put children by name, callers put themselves, and browsers put likes without a sign-in."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ SECRET = "0b1f6c64-7d0e-4a52-9c3b-8e2f5a7d9c10"
 
 
 def test_a_browser_without_sign_in_is_counted_once_and_removes_its_like_by_its_secret(invoke: Invoke) -> None:
-    """The browser's child is listed as anonymous, and no answer has its name."""
+    """The browser's child is listed as anonymous, and no answer has the child's name."""
     page = {"counter": "hearts", "id": "home"}
     invoke.direct("put_mine", **page, caller="ann")
     for secret, number in ((SECRET, 2), (SECRET[::-1], 3)):

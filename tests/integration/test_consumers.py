@@ -38,7 +38,7 @@ TALLIES: dict[str, dict[tuple[str, str], int]] = {
 # The amounts [expected, observed] that are booked after each sample, by counter, id and minute.
 LEDGER: dict[str, dict[tuple[str, str, int], list[int]]] = {
     "bookkeeper/stream-receipts": {("plays", "9f3a", MINUTE): [2, 0], ("usage", "7c20", MINUTE): [10, 0]},
-    # The records: a like with its tally, an edit of the tally by hand from 1 to 5, a removal around the API.
+    # A like is +1 on both sides. An edit by hand is observed, +4. A removal without Tally is expected, -1.
     "bookkeeper/stream-counts": {("likes", "a91f", MINUTE): [0, 5]},
 }
 SAMPLES = [name for name in events.sample_names() if name.split("/")[0] in CONSUMERS]
@@ -131,7 +131,7 @@ def test_a_consumer_needs_exactly_what_it_declares(
     assert recorder.needs == Declarations(Path(), counters.COUNTERS, counters.PAGES).needs[consumer.function]
 
 
-def test_thresholds_of_sums_need_only_what_is_declared(store: Store) -> None:
+def test_thresholds_of_a_counter_with_several_shards_need_only_what_is_declared(store: Store) -> None:
     plays = {"plays": replace(counters.PLAYS, notify=Notify(at=(3,)))}
     keys = tallies.key(counters.PLAYS, "9f3a", 0)
     store.client.put_item(TableName=store.settings.counts_table, Item={**keys, "play_count": {"N": "5"}})

@@ -1,4 +1,4 @@
-"""Each recipe of docs/migrate.md takes every number out of its store, and an import brings it into Tally.
+"""Each recipe of docs/migrate.md takes every number out of its store, and an import brings the numbers into Tally.
 
 The recipe for DynamoDB reads the engine. The other recipes read a fake, which answers as the store's own client does.
 """
@@ -99,7 +99,7 @@ def test_the_recipe_for_firestore_exports_every_counter_as_the_sum_of_its_shards
 ) -> None:
     (command.folder / "google/cloud").mkdir(parents=True)
     (command.folder / "google/cloud/firestore.py").write_text(FIRESTORE)
-    name, in_shards = "firestore_numbers.py", 2 if is_sharded else 0
+    name, in_shards = "firestore_numbers.py", 2 if is_sharded else 0  # the shards of a number: 0, the number, 2
     if not is_sharded:
         assert '"shards"  #' in RECIPES[name]
         monkeypatch.setitem(RECIPES, name, RECIPES[name].replace('"shards"  #', "None  #"))

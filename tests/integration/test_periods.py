@@ -1,4 +1,4 @@
-"""Callers of counters with periods: quotas, reads of a period, and refusals."""
+"""A counter with a period has a tally for each period: callers change it, read it, and are refused beyond a quota."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ def call(invoke: Invoke, now: SimpleNamespace) -> Send:
 
 @pytest.fixture
 def read(invoke: Invoke, now: SimpleNamespace) -> Send:
+    """Returns a function that reads the calls of the present period, or of `period`."""
     return lambda **more: invoke({"operation": "get_counter", **CALLS, "caller": "gate"} | more)
 
 
@@ -104,7 +105,7 @@ def test_a_period_is_read_over_http_and_an_expired_period_is_answered_with_404(
     today = {**CALLS, "period": TODAY, "value": 5, "limit": 1000, "left": 995, "resets_at": NOON_S + HALF_A_DAY_S}
     assert events.body_of(get({"period": TODAY})) == today
     assert events.body_of(get({"period": "2027-01-01"}))["value"] == 0
-    assert events.body_of(get({"period": "2026-10-18"}))["value"] == 0
+    assert events.body_of(get({"period": "2026-10-18"}))["value"] == 0  # 35 days ago, the oldest that is kept
     for query in ({"period": "2026-10-17"}, {"period": "2000-01-01"}):
         assert (get(query)["statusCode"], events.body_of(get(query))["field"]) == (404, "period")
     for invalid in ("2026-11", "2026-W47", "2026-02-30", "2026-11-22T14", "x", "", "22.11.2026", "7c20#2026-11-22"):

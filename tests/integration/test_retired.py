@@ -57,7 +57,7 @@ def invoke_with(store: Store, declared: dict[str, Counter], monkeypatch: pytest.
     return invoke
 
 
-def increment(counter: str, key: str = KEY) -> dict[str, Any]:
+def increment_event(counter: str, key: str = KEY) -> dict[str, Any]:
     amount = {} if counter == "ticket" else {"amount": 5}
     return {"operation": "increment", "counter": counter, "idempotency_key": key, **amount}
 
@@ -69,9 +69,9 @@ def value(invoke: InvokeOperation, counter: str) -> int:
 CHANGES = [
     {"operation": "put_child", "counter": "members", "name": "bob"},
     {"operation": "remove_parent", "counter": "members"},
-    *(increment(counter) for counter in COUNTERS if counter != "members"),
+    *(increment_event(counter) for counter in COUNTERS if counter != "members"),
     {"operation": "set_counter", "counter": "stock", "value": 7, "version": 1},
-    {"operation": "set_counter", "counter": "stock", "value": -7, "version": 0},  # also below the floor
+    {"operation": "set_counter", "counter": "stock", "value": -7, "version": 0},  # below the floor, too
     {"operation": "hold", "counter": "stock", "amount": 1, "ttl_s": 60, "idempotency_key": KEY},
 ]
 
@@ -83,7 +83,7 @@ def test_a_change_is_refused_with_one_problem_and_writes_nothing(
     if change["counter"] == "members":
         invoke_active("put_child", "members", name="ann", idempotency_key="another-key-of-the-caller")
     elif change["counter"] != "rolled":
-        invoke_active(**increment(change["counter"], "another-key-of-the-caller"))
+        invoke_active(**increment_event(change["counter"], "another-key-of-the-caller"))
     number = value(invoke_active, change["counter"])
     answer = invoke_retired(**change)
     assert (answer["status"], answer["body"]["type"]) == (409, "urn:problem-type:tally:counter-retired")
@@ -99,8 +99,8 @@ def test_a_retry_of_a_change_that_was_counted_before_the_retirement_gets_the_fir
     counter: str, invoke_active: InvokeOperation, invoke_retired: InvokeOperation
 ) -> None:
     """If the retry were refused, a caller who lost the first answer would believe that nothing was counted."""
-    first = invoke_active(**increment(counter))
-    retried = invoke_retired(**increment(counter))
+    first = invoke_active(**increment_event(counter))
+    retried = invoke_retired(**increment_event(counter))
     assert (first["status"], retried) == (200, {**first, "replayed": True})
 
 
@@ -109,7 +109,7 @@ def test_a_refused_entry_of_a_batch_does_not_fail_the_other_entries(
 ) -> None:
     for counter in (RETIRED["usage"], ACTIVE):
         monkeypatch.setitem(counters.COUNTERS, counter.name, counter)
-    changes = [increment("usage"), *(increment("active", f"{KEY}-{number}") for number in range(3))]
+    changes = [increment_event("usage"), *(increment_event("active", f"{KEY}-{number}") for number in range(3))]
     entries = [{"id": "i1", "caller": "shop", **change} for change in changes]
     results = Invoke(store)({"batch": [*entries, entries[0]]})["results"]
     assert [result["status"] for result in results] == [409, 200, 200, 200, 409]
@@ -119,7 +119,7 @@ def test_a_refused_entry_of_a_batch_does_not_fail_the_other_entries(
 def test_an_open_hold_of_a_retired_counter_is_settled_or_expires(
     invoke_active: InvokeOperation, invoke_retired: InvokeOperation, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    invoke_active(**increment("stock"))
+    invoke_active(**increment_event("stock"))
     hold = {"counter": "stock", "amount": 1, "ttl_s": 60}
     to_commit, to_release, to_expire = (
         invoke_active("hold", **hold, idempotency_key=f"{KEY}-{number}")["body"]["hold"] for number in range(3)

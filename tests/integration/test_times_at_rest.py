@@ -1,4 +1,4 @@
-"""Items that an anonymous change stores have its day, and no finer time. docs/privacy.md lists the exceptions.
+"""Items of an anonymous change have the day of the change, and no finer time. docs/privacy.md lists the exceptions.
 
 The access log has the address and the second of each request. An item with the same second would show the address of
 the person who made the change.

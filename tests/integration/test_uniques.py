@@ -34,6 +34,7 @@ def invoke(store: Store, monkeypatch: pytest.MonkeyPatch, now: Any) -> Invoke:
 
 
 def visit(invoke: Invoke, visitor: str, **more: Any) -> dict[str, Any]:
+    """Send a visit to BOOK, or to the id in `more`. Returns the body of the answer."""
     answer = invoke.direct("add_visitor", **{**BOOK, "visitor": visitor, "caller": "web", **more})
     return dict(answer["body"])
 
@@ -48,7 +49,7 @@ def test_a_visitor_is_new_once_in_a_period_and_the_answer_names_the_period(invok
     answer = invoke.http("add_visitor", visitor="bob")
     assert (answer["statusCode"], events.body_of(answer)["new"]) == (200, True)
     assert "idempotency-replayed" not in answer["headers"]
-    late = invoke.http("add_visitor", visitor="bob", at=int(NOON_S) - 1)
+    late = invoke.http("add_visitor", visitor="bob", at=int(NOON_S) - 1)  # more than a day ago
     assert (late["statusCode"], events.body_of(late)["field"]) == (400, "at")
 
 
@@ -74,7 +75,7 @@ def test_a_counter_at_its_ceiling_still_takes_visits_of_visitors_that_it_has_cou
         ("change", {"changes": [{**BOOK, "amount": 1}], "idempotency_key": "k"}),
     ],
 )
-def test_only_a_visitor_moves_a_counter_of_visitors(invoke: Invoke, operation: str, more: dict[str, Any]) -> None:
+def test_only_a_visit_changes_a_counter_of_visitors(invoke: Invoke, operation: str, more: dict[str, Any]) -> None:
     tally = {} if operation == "change" else BOOK
     answer = invoke.direct(operation, caller="web", **tally, **more)
     assert (answer["status"], "visitors" in answer["body"]["detail"] or operation == "hold") == (400, True)

@@ -26,7 +26,7 @@ TICKET = {"counter": "ticket", "id": "desk"}
 
 
 def problem(answer: dict[str, Any], status: int, slug: str) -> dict[str, Any]:
-    """Returns the problem document of an answer over HTTP or to a direct event. Fails for another status or slug."""
+    """Returns the problem document of an answer. Fails for another status, or if the type does not end with `slug`."""
     document = events.body_of(answer)
     assert events.status_of(answer) == status, document
     assert (document["type"], document["status"]) == (PROBLEM_TYPE_PREFIX + slug, status)
@@ -72,7 +72,7 @@ def test_quotation_marks_of_the_key_header_are_not_part_of_the_key(invoke: Invok
     ):  # fmt: skip
         answer = invoke.http("increment", **USAGE, amount=7, idempotency_key=wrong)
         assert problem(answer, 400, "invalid-input")["field"] == "Idempotency-Key", wrong
-    short = invoke.http("increment_plays_short", idempotency_key='"' + "k" * 21 + '"')
+    short = invoke.http("increment_plays_short", idempotency_key='"' + "k" * 21 + '"')  # 22 are needed
     assert problem(short, 400, "invalid-input")["field"] == "Idempotency-Key"
 
 

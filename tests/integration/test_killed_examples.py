@@ -126,7 +126,8 @@ class Processes:
         return {line for _, _, line in code.co_lines() if line} - {code.co_firstlineno}
 
     def handle(self, event: dict[str, Any]) -> dict[str, Any]:
-        """Runs the handler until a run answers. First runs die at a line, and pause at a line for another run."""
+        """Runs the handler one to three times: each run pauses at a line for another run, and dies at a line. Then runs
+        the handler until a run answers."""
 
         def run_another() -> None:
             self._pass_time()

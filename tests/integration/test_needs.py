@@ -411,19 +411,19 @@ def test_an_operation_needs_exactly_what_it_declares(
     refusals: list[LimitReachedError] = []
     init = LimitReachedError.__init__
 
-    def refuse(error: LimitReachedError, detail: str, **members: Any) -> None:
+    def record_refusal(error: LimitReachedError, detail: str, **members: Any) -> None:
         refusals.append(error)
         init(error, detail, **members)
 
-    monkeypatch.setattr(LimitReachedError, "__init__", refuse)
+    monkeypatch.setattr(LimitReachedError, "__init__", record_refusal)
 
     def pass_a_minute() -> None:
         monkeypatch.setattr(clock, "now_s", lambda: time.time() + 61)
 
     served_counters = operation.served_counters(counters_of_function(function, ROUTES[function], counters.COUNTERS))
-    by_function = partial(invoke, function=function)
+    invoke_function = partial(invoke, function=function)
     steps = SCENARIOS.get(operation.name, invoke_sample)(
-        World(operation, served_counters, by_function, invoke, store, pass_a_minute)  # type: ignore[arg-type]
+        World(operation, served_counters, invoke_function, invoke, store, pass_a_minute)  # type: ignore[arg-type]
     )
     next(steps)
     store.limit_cache.clear()  # as in a new process
@@ -472,9 +472,8 @@ def put_minute_to_judge(store: Store) -> None:
     store.client.put_item(**segment["Put"])
     stalled = {"bookkeeper_passed_s": now_s - 2 * 24 * 3600}
     expected: items.Expected = {"bookkeeper_passed_s": None}
-    assert try_commit(
-        store, [items.update_write(store.settings.ledger_table, watermark.WATERMARK_KEY, stalled, expected=expected)]
-    )
+    write = items.update_write(store.settings.ledger_table, watermark.WATERMARK_KEY, stalled, expected=expected)
+    assert try_commit(store, [write])
     put_drift_row(store, "plays", "ends", 3, minutes_ago=0)
 
 
@@ -570,7 +569,7 @@ def put_faults(invoke: Invoke, store: Store, objects: dead_letters.DeadLetterBuc
     put_drift_row(store, "likes", "a91f", 2)
     put_drift_row(store, "plays", "9f3a", -3)
     record = stream_records.play(7, "9f3a", writer_minute=28_000_000)
-    minute_of_change = int(time.time()) // 60 - 3 * tallies.MINUTES_PER_DAY
+    minute_of_change = int(time.time()) // 60 - 3 * tallies.MINUTES_PER_DAY  # too long ago for the rollup
     lost_change = stream_records.play(8, "lost", writer_minute=minute_of_change)["dynamodb"]
     store.client.put_item(TableName=store.settings.receipts_table, Item=lost_change["NewImage"])
     for consumer in ("rollup", "bookkeeper"):
@@ -614,7 +613,7 @@ def test_the_command_needs_only_what_its_policy_allows(
     }.items():  # fmt: skip
         arguments = commands.parse_arguments(line.split(), commands.parser(counters.COUNTERS))
         assert commands.command_named(arguments.command).run(arguments, stack) == code, (line, capsys.readouterr())
-    assert bucket.objects == {}
+    assert bucket.objects == {}, "the repair has applied and deleted both dead letters"
     assert recorder.needs <= operator_needs(counters.COUNTERS)
     assert {(need.action, need.prefix) for need in recorder.needs} >= {
         ("UpdateItem", "POST#"), ("UpdateItem", "VID#"), ("UpdateItem", "DRIFT"), ("DeleteItem", "DEADLETTER"),

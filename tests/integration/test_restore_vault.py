@@ -26,9 +26,9 @@ from tests.integration.command.numbers import Run, note_fingerprint
 from tests.integration.test_restore import SESSION, settings_of, stop_first_wait, store_of, store_visits, visits
 from tests.vaults import ACCOUNT, REGION, SOURCE, VAULT, Vault, make_restored_table
 
-COPIED_S = int(time.time()) // 86400 * 86400
+COPIED_S = int(time.time()) // 86400 * 86400  # the start of today
 TO = "2100-01-01T00:00:00Z"
-AFTER_TO_S = COPIED_S + 200 * 365 * 86400
+AFTER_TO_S = COPIED_S + 200 * 365 * 86400  # two hundred years from now
 PREFIX = f"Tally-prod-{time.strftime('%Y%m%dT%H%M%S', time.gmtime(COPIED_S))}"
 
 
@@ -62,13 +62,13 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Vault]:
 
 
 def fill(tables: Store) -> None:
-    """Stores visits that are not rolled up, and a drift. The heartbeat in each table tells its newest write."""
-    names = tables.settings
+    """Stores visits that the rollup has not added, and a drift row. Heartbeats and the watermark tell the times of the
+    copies: the ledger is 130 s newer than `counts`, and `receipts` is 60 s newer."""
     store_visits(tables, watermark_written_s=COPIED_S + 130)
     drift = {"drift": {"N": "5"}, "upto": {"N": "1"}, "counter": {"S": "plays"}, "target": {"S": "9f3a"}}
-    tables.client.put_item(TableName=names.ledger_table, Item=rows.row_key("plays", "9f3a") | drift)
+    tables.client.put_item(TableName=tables.settings.ledger_table, Item=rows.row_key("plays", "9f3a") | drift)
     for table, at_s in ((lineage.COUNTS, COPIED_S), (lineage.RECEIPTS, COPIED_S + 60)):
-        write = heartbeats.heartbeat_write(names, table, "a", at_s)["Put"]
+        write = heartbeats.heartbeat_write(tables.settings, table, "a", at_s)["Put"]
         tables.client.put_item(TableName=write["TableName"], Item=write["Item"])
 
 
@@ -112,7 +112,7 @@ def test_a_repeated_restore_from_a_vault_continues_and_starts_no_second_job(
     stop_first_wait(monkeypatch)
     assert run(*COMMAND)[0] == 130
     for job in aws.jobs.values():
-        job |= {"Status": "RUNNING"}
+        job |= {"Status": "RUNNING"}  # as if AWS Backup were still at work
     assert "repaired" in run(*COMMAND)[1]
     for job in aws.jobs.values():
         job |= {"Status": "COMPLETED"}

@@ -130,6 +130,7 @@ def test_status_of_make_dev_lists_the_counters_that_it_serves_now(
 
     def open_url(request: str | urllib.request.Request, body: bytes | None = None, timeout: float = 0) -> BytesIO:
         url = request if isinstance(request, str) else request.full_url
+        # `status` gets a token with a body, and sends the token in the header of a Request.
         assert (body is None) == (request != url) == (url == "http://localhost:9/status")
         return BytesIO(json.dumps(answers[url.removeprefix("http://localhost:9")]).encode())
 

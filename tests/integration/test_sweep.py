@@ -71,9 +71,8 @@ class Ledger:
     def book(self, minute: int, *amounts: int) -> None:
         """Book amounts of v0, v1 and so on as observed, but not as expected, so that these tallies drift."""
         entries = [JournalEntry("plays", f"v{number}", "", 0, amount) for number, amount in enumerate(amounts)]
-        assert try_commit(
-            self.store, [segments.segment_write(self.store.settings, self.minute + minute, 0, "s#1", entries, 0)]
-        )
+        segment = segments.segment_write(self.store.settings, self.minute + minute, 0, "s#1", entries, 0)
+        assert try_commit(self.store, [segment])
 
     def drift(self) -> list[int]:
         return [drift.drift for drift in rows.all_rows(self.store)]
@@ -142,9 +141,7 @@ def test_a_sweep_judges_and_writes_the_metrics_of_every_counter(
     assert metered["stack"]["JudgedAgeSeconds"] == [4 * 60 + 30.0], "since the end of the last judged minute"
     names = ("DriftAbsolute", "DriftingTallies", "OldestDriftSeconds", "HoldsNotReleased")
     assert [metered["stack"][name] for name in names] == [[5.0], [1.0], [9 * 60 + 30.0], [0.0]]
-    assert {name: metered[name]["DriftConfirmed"] for name in counters.COUNTERS} == {
-        name: [0.0] for name in counters.COUNTERS
-    }
+    assert [metered[name]["DriftConfirmed"] for name in counters.COUNTERS] == [[0.0]] * len(counters.COUNTERS)
     assert (ledger.drift(), ledger.heartbeats()) == ([5], ["HEARTBEAT#k", "heartbeat#k"])
     ledger.now_s += 9
     assert "minutes" not in ledger.sweep(), "no second sweep judges within a minute"
@@ -235,7 +232,7 @@ def test_a_report_of_drift_that_runs_out_of_time_gives_a_lower_bound(
 def test_a_consumer_that_lags_is_logged_with_its_shard(
     ledger: Ledger, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    ledger.checkpoint("rollup", "receipts", ago_s=700, sequence="8")
+    ledger.checkpoint("rollup", "receipts", ago_s=700, sequence="8")  # the bookkeeper has noted the record 9
     ledger.sweep()
     metered = metrics(capsys.readouterr().out)
     assert (metered["rollup"]["WatermarkAgeSeconds"], metered["bookkeeper"]["WatermarkAgeSeconds"]) == ([700.0], [60.0])
@@ -324,9 +321,8 @@ def test_a_quiet_sweep_uses_what_the_calculator_bills(
     assert sum(map(len, emf)) == pytest.approx(cost.SWEEP_LINES, rel=0.15)  # SWEEP_LINES also has the sweep's log line
     assert len(list(metrics_of(emf))) == pytest.approx(cost.METRICS, rel=0.2)  # each counter has one metric
     meter.reset()
-    hours.sum_up(
-        ledger.store, (through := progress.read(ledger.store).through) + 2 * hours.PART_MINUTES, until_s=float("inf")
-    )
+    through = progress.read(ledger.store).through
+    hours.sum_up(ledger.store, through + 2 * hours.PART_MINUTES, until_s=float("inf"))
     minutes = progress.read(ledger.store).through - through
     assert minutes >= hours.PART_MINUTES
     assert meter.read_units / minutes == pytest.approx(cost.SERIES_READS, rel=0.05)

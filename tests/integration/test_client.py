@@ -92,7 +92,7 @@ def test_a_call_with_lost_answers_or_throttling_is_counted_once(
     fake.faults = list(faults)
     assert tally.increment("plays", "9f3a")["replayed"]
     fake.faults = list(faults)
-    number = tally.increment("ticket", "q")
+    ticket = tally.increment("ticket", "q")
     fake.faults = list(faults)
     assert tally.set_counter(*MUG, 5, 0)["version"] == 1
     fake.faults = list(faults)
@@ -100,7 +100,7 @@ def test_a_call_with_lost_answers_or_throttling_is_counted_once(
     fake.faults = list(faults)
     assert tally.commit_hold(*MUG, hold["hold"])["state"] == "committed"
     assert (tally.get_counter("plays", "9f3a")["value"], tally.get_counter(*MUG)["value"]) == (1, 3)
-    assert (number["number"], tally.increment("ticket", "q")["number"]) == (1, 2)
+    assert (ticket["number"], tally.increment("ticket", "q")["number"]) == (1, 2)
 
 
 def test_a_batch_over_several_functions_is_answered_in_order(tally: Tally, fake: FakeLambda) -> None:
@@ -129,7 +129,7 @@ def test_a_batch_of_250_is_sent_100_at_a_time_and_counts_each_entry(tally: Tally
 
 
 def load_example(name: str, tally: Tally, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Returns a sample function that is loaded as Lambda loads it, and then uses this test's Tally."""
+    """Loads a sample function as Lambda does, and gives it this test's Tally. Returns the module of the function."""
     monkeypatch.setenv("TALLY_FUNCTION_PREFIX", "")
     spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     assert spec

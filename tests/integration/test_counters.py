@@ -180,7 +180,7 @@ def test_a_hold_over_http_is_committed_at_another_amount_and_voided(invoke: Invo
     hold = {**STOCK, "hold": events.body_of(invoke.http("hold", **STOCK, amount=8))["hold"]}
     for wrong in (-1, 1.5, "3", AMOUNT_MAX + 1):
         assert problem(invoke.http("commit_hold", **hold, amount=wrong), 400, "invalid-input")["field"] == "amount"
-    assert problem(invoke.http("commit_hold", **hold, amount=11), 409, "limit-reached")["left"] == 2  # of the 10
+    assert problem(invoke.http("commit_hold", **hold, amount=11), 409, "limit-reached")["left"] == 2  # 8 of 10 are held
     assert events.body_of(invoke.http("commit_hold", **hold, amount=3))["amount"] == 3
     problem(invoke.http("commit_hold", **hold, amount=4), 409, "hold-settled")
     assert stored_quantity(store) == 7
@@ -293,7 +293,7 @@ def test_only_the_caller_of_a_change_finds_its_receipt(
     answer = invoke.http(route, idempotency_key=events.KEY, **fields)
     assert answer["statusCode"] in (200, 201, 202), answer["body"]
     [entry] = receipts_of(invoke, operation, [target], [events.KEY], right_route)
-    body = events.body_of(answer)  # some of its fields are not stored
+    body = events.body_of(answer)  # a receipt stores only some of these fields
     assert (entry["state"], {name: entry["answer"].get(name, body[name]) for name in body}) == ("counted", body)
     assert state_of(invoke, operation, target, events.KEY, wrong_route) == "unknown"
     assert state_of(invoke, operation, target + "x", events.KEY, right_route) == "unknown"

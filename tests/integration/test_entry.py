@@ -142,7 +142,7 @@ def test_a_log_line_has_the_time_and_the_number_of_attempts_of_the_store(
 
 @pytest.fixture
 def dead_store(settings: Settings) -> Store:
-    """A store without an engine."""
+    """A store at a port where nothing answers."""
     return Store(dynamodb_client(endpoint_url="http://127.0.0.1:9"), settings)
 
 

@@ -73,7 +73,7 @@ def test_each_period_has_its_own_details(invoke: Invoke, store: Store) -> None:
     assert (body["id"], body["period"], body["value"]) == ("7c20", "2030-01-01", 42)
     nothing = invoke.direct("get_details", counter="calls", id="7c20")["body"]
     unknown = dict.fromkeys(("drift", "judged_up_to"))
-    assert nothing == nothing | {"value": 0, "shards": [], "repairs": []} | unknown
+    assert ({"value": 0, "shards": [], "repairs": []} | unknown).items() <= nothing.items()
 
 
 class StatusOfStack:
@@ -157,7 +157,7 @@ def test_each_wrong_part_is_named_with_its_reason(stack_status: StatusOfStack) -
     holds = (
         (f"{expired_s}-x#stock/mug", "held"),  # the sweep has not released this hold
         ("OVERDUE#stock/mug#x", "held"),  # a limit refuses its release
-        (f"{expired_s}-y#stock/mug", "expired"),  # released
+        (f"{expired_s}-y#stock/mug", "expired"),  # this hold is released
     )
     for bucket_number, (sort_key, state) in enumerate(holds):
         item = keys.key(f"HOLDS#{bucket_number}", sort_key) | {"state": {"S": state}}

@@ -163,7 +163,7 @@ def invalid_values(route: Route, field: Field) -> list[object]:
 
 
 def bad_requests(route: Route) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields a description of each bad request, and its event of API Gateway."""
+    """Yields each bad request: a description, and the event of API Gateway."""
     valid_values = samples.field_values(route, COUNTERS)
     for field in route.fields:
         if not field.kind.is_documented:

@@ -110,11 +110,10 @@ def test_a_retried_visit_counts_the_visitor_that_the_first_attempt_did_not_count
 def test_a_page_is_read_with_todays_visitors_if_the_stack_counts_visitors(
     store: Store, now: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attributes = {"visitors": {"N": "7"}, "at": {"N": "1"}, "nonce": {"S": "x"}}
-    for day in ("2026-11-22", "2026-11-23"):
-        item = {"PK": {"S": f"SITE#{PAGE}#{day}"}, "SK": {"S": "VISITORS"}, **attributes}
-        store.client.put_item(TableName=store.settings.counts_table, Item=item)
-        attributes["visitors"] = {"N": "9"}
+    for day, number in (("2026-11-22", "7"), ("2026-11-23", "9")):
+        key = {"PK": {"S": f"SITE#{PAGE}#{day}"}, "SK": {"S": "VISITORS"}}
+        tally = {**key, "visitors": {"N": number}, "at": {"N": "1"}, "nonce": {"S": "x"}}
+        store.client.put_item(TableName=store.settings.counts_table, Item=tally)
     invoke = Invoke(store)
     assert events.body_of(invoke.http("get_visits", url=PAGE))["visitors"] == 7
     now.s += DAY_S

@@ -33,7 +33,7 @@ ORDERS = Counter("orders", prefix="ORDERS", sort_key="OPEN", attribute="open", r
 SEATS = Counter("seats", prefix="SHOW", sort_key="SEATS", attribute="seats", floor=0, read="anyone")
 FLOOR_AND_CEILING = Counter("both", prefix="ROOM", sort_key="BOTH", attribute="both", start=5, floor=2, ceiling=9)
 WITH_START = Counter("with_start", prefix="ROOM", sort_key="BEGUN", attribute="begun", start=5)
-Ask = Callable[..., dict[str, Any]]
+ReadOrAdd = Callable[..., dict[str, Any]]
 PAGE = "https://example.com/a"
 TOKEN = {"authorization": "Bearer anything"}
 
@@ -47,8 +47,8 @@ def invoke(store: Store, monkeypatch: pytest.MonkeyPatch) -> Invoke:
 
 
 @pytest.fixture
-def ask(invoke: Invoke) -> Callable[..., dict[str, Any]]:
-    """Returns a function that reads the number 7c20 of a public counter without a token, or changes the number."""
+def read_or_add(invoke: Invoke) -> Callable[..., dict[str, Any]]:
+    """Returns a function that reads the number 7c20 of a counter without a token, or, with fields, adds to it."""
 
     def call(counter: str, headers: dict[str, str] | None = None, **change: Any) -> dict[str, Any]:
         if change:
@@ -59,22 +59,22 @@ def ask(invoke: Invoke) -> Callable[..., dict[str, Any]]:
 
 
 def test_anyone_reads_a_public_counter_and_a_cache_keeps_the_answer_for_the_declared_time(
-    ask: Ask, store: Store, monkeypatch: pytest.MonkeyPatch
+    read_or_add: ReadOrAdd, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask("views", amount=3, idempotency_key="a")
-    answer = ask("views")
+    read_or_add("views", amount=3, idempotency_key="a")
+    answer = read_or_add("views")
     assert answer["statusCode"] == 200
     assert events.body_of(answer) == {"counter": "views", "id": "7c20", "value": 3}
     headers = answer["headers"]
     assert (headers["content-type"], headers["cache-control"]) == ("application/json", "public, max-age=5")
     assert "authorization" in headers["vary"], "a caller with a token does not get the cached answer for anyone"
-    revalidated = ask("views", {"if-none-match": headers["etag"]})
+    revalidated = read_or_add("views", {"if-none-match": headers["etag"]})
     assert (revalidated["statusCode"], revalidated["body"]) == (304, "")
     assert revalidated["headers"]["etag"] == headers["etag"]
-    ask("views", amount=1, idempotency_key="b")
-    assert ask("views", {"if-none-match": headers["etag"]})["statusCode"] == 200
-    ask("seats", amount=2, idempotency_key="c")
-    assert ask("seats")["headers"]["etag"] == '"1"', "the ETag of a counter with versions is the version"
+    read_or_add("views", amount=1, idempotency_key="b")
+    assert read_or_add("views", {"if-none-match": headers["etag"]})["statusCode"] == 200
+    read_or_add("seats", amount=2, idempotency_key="c")
+    assert read_or_add("seats")["headers"]["etag"] == '"1"', "the ETag of a counter with versions is the version"
     monkeypatch.setitem(COUNTERS, "seats", replace(SEATS, floor=-3))
     after_deploy = Invoke(store).http("get_counter_seats", id="7c20", headers={"if-none-match": '"1"'})
     assert after_deploy["statusCode"] == 200, "a deploy has changed the limit, but not the version"
@@ -131,8 +131,8 @@ def test_the_override_of_a_limit_is_read_together_with_the_number(invoke: Invoke
     assert read("a") == ([[7, 5, -2]], 1, 1)
 
 
-def test_no_cache_keeps_an_answer_to_a_caller_with_a_token(ask: Ask, invoke: Invoke) -> None:
-    assert ask("views", TOKEN)["headers"]["cache-control"] == "no-store"
+def test_no_cache_keeps_an_answer_to_a_caller_with_a_token(read_or_add: ReadOrAdd, invoke: Invoke) -> None:
+    assert read_or_add("views", TOKEN)["headers"]["cache-control"] == "no-store"
     plays = invoke.http("get_counter_plays_short", headers=TOKEN)
     assert plays["headers"]["cache-control"] == "no-store"
     stock = invoke.http("get_counter", counter="stock")
@@ -229,7 +229,7 @@ def test_a_counter_of_items_has_no_number_until_a_scan_has_counted_the_items(inv
     ann = {"counter": "orders", "id": "ann"}
     open_scan = scan_state.begin(store, ORDERS, time.time())
     assert open_scan is not None
-    for digest in ("", "of another declaration"):  # of the declaration by which the scan has counted
+    for digest in ("", "of another declaration"):  # of the declaration by which a scan has counted; "": none
         refused = [invoke.http(name, **ann) for name in ("get_counter", "get_counter_badge")]
         assert [answer["statusCode"] for answer in refused] == [409, 409]
         assert "run `tally scan orders`" in events.body_of(refused[0])["detail"]

@@ -118,7 +118,7 @@ def fail_as_busy(*_: Any, **__: Any) -> Any:
 
 
 def metrics(out: str) -> dict[str, dict[str, Any]]:
-    """Returns the metrics that were written as EMF, by the value of their dimension."""
+    """Returns the metrics that were written as EMF, by counter or consumer. `stack` has the metrics of neither."""
     by_dimension: dict[str, dict[str, Any]] = {}
     for line in (json.loads(line) for line in out.splitlines() if '"_aws"' in line):
         by_dimension.setdefault(line.get("counter") or line.get("consumer") or "stack", {}).update(line)
@@ -258,6 +258,7 @@ def test_a_part_of_the_sweep_that_fails_does_not_stop_the_other_parts_and_raises
     with pytest.raises(TallyError, match="busy"):
         ledger.sweep()
     metered = metrics(capsys.readouterr().out)
+    # What a part writes is missing only if this part fails.
     assert (bool(ledger.heartbeats()), "rollup" in metered) == (module is not watermark,) * 2
     assert (ledger.drift() == [5], "SweepUnfinished" in metered.get("stack", {})) == (module is not judge,) * 2
     assert ("plays" in metered) == (module is not rows)
@@ -319,7 +320,7 @@ def test_a_quiet_sweep_uses_what_the_calculator_bills(
     printed = capsys.readouterr().out
     emf = [line for line in printed.splitlines() if '"_aws"' in line]
     assert sum(map(len, emf)) == pytest.approx(cost.SWEEP_LINES, rel=0.15)  # SWEEP_LINES also has the sweep's log line
-    assert len(list(metrics_of(emf))) == pytest.approx(cost.METRICS, rel=0.2)  # each counter has one metric
+    assert len(list(metrics_of(emf))) == pytest.approx(cost.METRICS, rel=0.2)  # depends on how many counters there are
     meter.reset()
     through = progress.read(ledger.store).through
     hours.sum_up(ledger.store, through + 2 * hours.PART_MINUTES, until_s=float("inf"))

@@ -38,7 +38,7 @@ TALLIES: dict[str, dict[tuple[str, str], int]] = {
 # The amounts [expected, observed] that are booked after each sample, by counter, id and minute.
 LEDGER: dict[str, dict[tuple[str, str, int], list[int]]] = {
     "bookkeeper/stream-receipts": {("plays", "9f3a", MINUTE): [2, 0], ("usage", "7c20", MINUTE): [10, 0]},
-    # A like is +1 on both sides. An edit by hand is observed, +4. A removal without Tally is expected, -1.
+    # A like is expected and observed (+1), an edit by hand observed (+4), a removal by hand expected (-1).
     "bookkeeper/stream-counts": {("likes", "a91f", MINUTE): [0, 5]},
 }
 SAMPLES = [name for name in events.sample_names() if name.split("/")[0] in CONSUMERS]

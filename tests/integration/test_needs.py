@@ -57,7 +57,7 @@ TRANSACTION_ACTIONS = {
 
 
 def _accesses(action: str, parameters: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yields action, table, and key or item, for each item of one API call."""
+    """Yields the action, the table, and the key or the whole item, for each item that an API call names."""
     if action == "TransactWriteItems":
         for write in parameters["TransactItems"]:
             ((kind, target),) = write.items()
@@ -357,7 +357,7 @@ def hold_before_redeclaration(store: Store) -> str:
 
 
 def fill_calls(world: World) -> None:
-    """Bring `calls` to its ceiling. The last 4 are a hold. While this hold lasts, the old hold cannot be released."""
+    """Bring `calls` to its ceiling. The last 4 are a hold. While this hold lasts, no older hold can be released."""
     id_, amount = {**MUG_OF_ALICE, "counter": "calls", "id": "before"}, counters.CALLS.ceiling or 0
     increment_answer = world.prepare({**id_, "operation": "increment", "amount": amount, "idempotency_key": "more"})
     hold_answer = world.prepare({**id_, "operation": "hold", "amount": 4, "ttl_s": 60, "idempotency_key": "held"})
@@ -406,7 +406,7 @@ SCENARIOS: dict[str, Callable[[World], Scenario]] = {
 def test_an_operation_needs_exactly_what_it_declares(
     function: str, operation: Operation, invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One case for each function that serves the operation, because a function with fewer counters needs less. If a
+    """Each function that serves the operation is a case, because a function with fewer counters needs less. If a
     limit may refuse, a limit must refuse in the scenario, because only then the code looks for expired holds."""
     refusals: list[LimitReachedError] = []
     init = LimitReachedError.__init__
@@ -437,7 +437,7 @@ def test_an_operation_needs_exactly_what_it_declares(
 def test_a_visit_beyond_a_ceiling_looks_for_expired_holds(
     invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The hold is from before the counter counted visitors."""
+    """A counter of visitors takes no holds, so the hold is from an earlier declaration of the counter."""
     active = Counter("active", prefix="APP", sort_key="ACTIVE", attribute="n", unique=True, period="year", ceiling=1)
     monkeypatch.setitem(counters.COUNTERS, active.name, active)
     tally, old_active = periods.tally_id(active, "site", time.time()), replace(active, unique=False, delta=None)
@@ -462,7 +462,7 @@ class OneShard:
 def put_minute_to_judge(store: Store) -> None:
     """Store a closed minute: the tally `even` does not drift, drift of `begins` begins, and drift of `ends` ends.
 
-    Also store that the bookkeeper is two days behind: a stream keeps a record for a day, so the sweep stores a loss.
+    Also store that the bookkeeper is two days behind. A stream keeps a record for a day, so the sweep stores a loss.
     """
     now_s = int(time.time())
     minute = mark_judged(store, minutes_ahead=-5) + 1
@@ -594,7 +594,7 @@ def test_the_command_needs_only_what_its_policy_allows(
     put_faults(invoke, store, objects)
     stock_and_hold(invoke)
     mark_judged(store)
-    # A redrive books on a minute that is not judged. A Reconciler has the real clock, bound when it was imported.
+    # A redrive books on an unjudged minute, so the clock is ahead. A Reconciler keeps the clock from before this line.
     monkeypatch.setattr(clock, "now_s", lambda: time.time() + 600)
     assert reconcile.Reconciler(store).clock() == pytest.approx(time.time(), abs=60)
     store_progress(store, 10, progress.hour_of(store.settings, int(time.time() // 60)))

@@ -41,7 +41,7 @@ def invoke_active(store: Store, monkeypatch: pytest.MonkeyPatch) -> InvokeOperat
 
 @pytest.fixture
 def invoke_retired(store: Store, monkeypatch: pytest.MonkeyPatch) -> InvokeOperation:
-    """Invokes the same functions as `invoke_active`, but the counters are retired."""
+    """Invokes an operation while the counters are retired."""
     return invoke_with(store, RETIRED, monkeypatch)
 
 
@@ -136,7 +136,7 @@ def test_an_open_hold_of_a_retired_counter_is_settled_or_expires(
     assert value(invoke_retired, "stock") == 3
 
 
-def test_functions_of_a_retired_counter_may_read_receipts_and_the_api_document_says_that_it_is_retired() -> None:
+def test_functions_of_a_retired_counter_may_read_receipts_and_the_api_document_marks_the_counter_as_retired() -> None:
     for operation in (increments.increment, holds.hold, increments.set_counter, children.put_child):
         assert operation.needs([RETIRED["stock"]]) >= FIND_RECEIPT
     assert not holds.hold.needs([counters.STOCK]) & FIND_RECEIPT

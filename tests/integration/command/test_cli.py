@@ -145,12 +145,12 @@ def test_export_refuses_to_write_csv_that_import_would_refuse(
     """If a line of a quoted name reads as a whole row, `import` cannot tell whether the quote was left open."""
     put = {"operation": "put_child", "counter": "members", "id": "acme", "caller": "ann"}
     assert invoke({**put, "name": child})["status"] in (200, 201)
-    file, lines = tmp_path / "members.csv", tmp_path / "members.jsonl"
-    code, _, err = run("export", "members", str(file), "--children")
+    csv_file, jsonl_file = tmp_path / "members.csv", tmp_path / "members.jsonl"
+    code, _, err = run("export", "members", str(csv_file), "--children")
     refused = "Export with --format jsonl" in err
-    assert (code, file.exists(), refused) == ((0, True, False) if is_csv_readable else (2, False, True))
-    assert run("export", "members", str(lines), "--children")[0] == 0
-    for path in [file] * is_csv_readable + [lines]:
+    assert (code, csv_file.exists(), refused) == ((0, True, False) if is_csv_readable else (2, False, True))
+    assert run("export", "members", str(jsonl_file), "--children")[0] == 0
+    for path in [csv_file] * is_csv_readable + [jsonl_file]:
         signed = ("--children", "members", "--yes", "--by", "ann", "--why", "test")
         message = run("import", str(path), *signed)[1]
         assert "imported 0 rows, 1 existed" in message or "ended before: 1 row, 0 refused" in message
@@ -404,7 +404,7 @@ def test_ctrl_c_prints_one_line_with_status_130_and_a_pipe_has_no_progress_bar(p
 
 
 def fake_cloudformation(monkeypatch: pytest.MonkeyPatch, outputs: dict[str, str] | None) -> None:
-    """CloudFormation describes a stack with these outputs. None: the stack does not exist."""
+    """Let CloudFormation describe a stack with these outputs. None: the stack does not exist."""
     real_client = boto3.client
     stack_outputs = [{"OutputKey": name, "OutputValue": value} for name, value in (outputs or {}).items()]
     no_stack: Any = {"Error": {"Code": "ValidationError", "Message": "Stack with id Tally-dev does not exist"}}
@@ -420,7 +420,7 @@ TABLE_OUTPUTS = dict.fromkeys(("CountsTableName", "ReceiptsTableName", "LedgerTa
 
 
 def outputs_of(construct: str, **settings: str) -> dict[str, str]:
-    """Returns the outputs of a construct with this id."""
+    """Returns the outputs of a construct with this id. `settings`: outputs with other values, or further outputs."""
     outputs = TABLE_OUTPUTS | {"StorageFormat": str(keys.FORMAT)} | settings
     return {f"{construct}{name}": value for name, value in outputs.items()}
 
@@ -498,7 +498,7 @@ ARGUMENTS: dict[str, list[str]] = {  # of one call of each command that needs a 
 
 @pytest.fixture
 def start_server() -> Iterator[Callable[[str], int]]:
-    """Returns a function that starts a server and returns its port. The server answers each request with the text."""
+    """Returns a function that starts a server, which answers each request with `answer`, and returns the port."""
     with ExitStack() as stack:
 
         def start(answer: str) -> int:

@@ -139,7 +139,7 @@ def test_the_history_has_a_repair_with_its_author_and_reason(run: Run, store: St
 def test_a_difference_without_drift_is_repaired_after_a_second_count(
     run: Run, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tally was wrong before the ledger began, so the ledger has no drift of it."""
+    """The tally was wrong before the ledger began, so the ledger has no drift of the tally."""
     request_times_s: list[int] = []
     monkeypatch.setattr(
         reconcile.Reconciler, "wait_until_judged", lambda self, asked_s, tell: request_times_s.append(asked_s)

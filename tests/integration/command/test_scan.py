@@ -77,7 +77,7 @@ def test_a_scan_prints_its_cost_asks_and_counts_the_items_while_the_team_writes(
 
 
 def write_during_scan(team: Team, number: int) -> None:
-    """Open, close and delete orders of the team, after the scan's write of this number."""
+    """Open, close and delete orders of the team after write `number` of the scan. The first write is 0."""
     if number == 1:  # the scan has begun
         team.order("new", 1)
         team.order("a", 4, "closed")
@@ -339,7 +339,7 @@ def test_check_stores_the_drift_of_a_number_and_repair_removes_the_drift_with_au
 
 
 def test_a_repair_deletes_the_drift_of_an_undeclared_counter_of_items(team: Team) -> None:
-    """If an undeclared counter counted changes, as `calls` did, its drift stays."""
+    """If an undeclared counter has counted changes, as `calls` has, the counter's drift stays."""
     assert team("scan orders --yes")[0] == 0
     mark_judged(team.store)
     team.edit("a", 7)
@@ -445,7 +445,7 @@ def test_the_last_line_of_a_scan_has_the_number_of_items_that_do_not_count_and_t
 
 
 def test_a_corrected_item_is_not_shown_as_an_example_of_a_fault(team: Team) -> None:
-    """A fault names an item as an example. The team may have corrected or deleted the item since."""
+    """A fault names an item as an example. After the fault, the team may correct or delete the item."""
     assert team("scan spent --yes")[0] == 0
     team.order("a", 1, shop={"S": "x"}, total={"N": "12.505"})
     team.drain()

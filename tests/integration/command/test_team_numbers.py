@@ -103,7 +103,7 @@ def test_a_team_number_with_decimals_is_shown_as_the_team_stores_it(
 
 
 def test_no_repair_command_is_printed_if_the_number_is_missing_or_the_declaration_has_changed(team: Team) -> None:
-    """The printed command would make the item, or change a right number."""
+    """A command would make the missing item, or change a number that may be right by the new declaration."""
     put_items(team, posts({"3": 5}))
     assert team("scan post_likes --yes")[0] == 0
     mark_judged(team.store)

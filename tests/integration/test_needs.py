@@ -107,6 +107,7 @@ class Recorder:
 
 
 MUG_OF_ALICE: dict[str, Any] = {"counter": "stock", "id": "mug", "caller": "alice"}
+OLD_CALLS: dict[str, Any] = {**MUG_OF_ALICE, "counter": "calls", "id": "before"}  # of hold_before_redeclaration
 PAGE = "https://example.com/a"
 SECRET = "a-secret-of-22-characters-or-more"
 MISSING_HOLD = "1700000000-AAAAAAAAAAAAAAAA"
@@ -280,7 +281,7 @@ def settle(world: World) -> Scenario:
     old_hold = hold_before_redeclaration(world.store)
     fill_calls(world)
     yield
-    world.call(**{**MUG_OF_ALICE, "id": "before", "counter": "calls"}, hold=old_hold)
+    world.call(**OLD_CALLS, hold=old_hold)
     too_much = {"amount": AMOUNT_MAX} if world.operation.name == "commit_hold" else {}
     for counter, hold_id in holds_in_time.items():
         if too_much:
@@ -325,12 +326,12 @@ def void_hold(world: World) -> Scenario:
         world.prepare({**MUG_OF_ALICE, "operation": "commit_hold", "counter": name, "id": id_, "hold": hold})
     fill_calls(world)
     yield
-    world.call(**{**MUG_OF_ALICE, "id": "before", "counter": "calls"}, hold=old_hold)
+    world.call(**OLD_CALLS, hold=old_hold)
     for counter, hold in committed.items():
         for hold_id in (hold, hold, uncommitted_holds[counter], MISSING_HOLD):
             world.call(**{**MUG_OF_ALICE, "counter": counter}, hold=hold_id)
     world.pass_a_minute()
-    assert world.call(**{**MUG_OF_ALICE, "id": "before", "counter": "calls"}, hold=old_hold)["status"] == 200
+    assert world.call(**OLD_CALLS, hold=old_hold)["status"] == 200
 
 
 def place_hold(invoke: Invoke, amount: int, counter: Counter = counters.STOCK, key: str = "") -> dict[str, Any]:
@@ -358,9 +359,9 @@ def hold_before_redeclaration(store: Store) -> str:
 
 def fill_calls(world: World) -> None:
     """Bring `calls` to its ceiling. The last 4 are a hold. While this hold lasts, no older hold can be released."""
-    id_, amount = {**MUG_OF_ALICE, "counter": "calls", "id": "before"}, counters.CALLS.ceiling or 0
-    increment_answer = world.prepare({**id_, "operation": "increment", "amount": amount, "idempotency_key": "more"})
-    hold_answer = world.prepare({**id_, "operation": "hold", "amount": 4, "ttl_s": 60, "idempotency_key": "held"})
+    event, amount = {**OLD_CALLS, "idempotency_key": "fill"}, counters.CALLS.ceiling or 0
+    increment_answer = world.prepare({**event, "operation": "increment", "amount": amount})
+    hold_answer = world.prepare({**event, "operation": "hold", "amount": 4, "ttl_s": 60})
     assert (increment_answer["status"], hold_answer["status"]) == (200, 201)
 
 

@@ -215,17 +215,17 @@ def _attempt(call: Call, changes: Batch, draft: ReceiptDraft, spilling: SpillPla
 
 def _refuse_team_write(reasons: Sequence[Reason], *, all_of: Sequence[Reason]) -> None:
     """Raises WriteRefusedError for the first write of the team whose condition failed, or WriteInvalidError for the
-    first write that DynamoDB rejects. If `all_of` the reasons are the same, DynamoDB rejected the whole request, and
-    the error names no write. Call this before `_release_expired`, because a released hold would not help."""
-    for place, reason in enumerate(reasons):
+    first write that DynamoDB rejects. `all_of`: the reasons of all writes. If DynamoDB rejected the whole request,
+    these are equal, and the error names no write. Call this before `_release_expired`, which cannot help here."""
+    for index, reason in enumerate(reasons):
         if reason.code == CONDITION_FAILED:
             raise WriteRefusedError(
-                f"The condition of writes[{place}] failed. Nothing was counted.", write=place, item=reason.item
+                f"The condition of writes[{index}] failed. Nothing was counted.", write=index, item=reason.item
             )
-    for place, reason in enumerate(reasons):
+    for index, reason in enumerate(reasons):
         if reason.code in REJECTED_CODES:
             names_no_write = all(other.code == reason.code for other in all_of)
-            where = "writes" if names_no_write else f"writes[{place}]"
+            where = "writes" if names_no_write else f"writes[{index}]"
             raise WriteInvalidError(f"DynamoDB does not accept {where}: {reason.message}", field=where)
 
 
@@ -244,8 +244,8 @@ def _release_expired(call: Call, changes: Batch, moved: Mapping[Tally, int], sen
             continue
         if not holds.release_expired_for(call, counter, tally.id, amount, error.left or 0):
             named = changes.problem_members(tally)
-            place = "" if changes.is_void else f"changes[{named['entry']}], "
-            detail = f"{place}{counter.name} {named['id']}: {error.detail}"
+            entry = "" if changes.is_void else f"changes[{named['entry']}], "
+            detail = f"{entry}{counter.name} {named['id']}: {error.detail}"
             raise LimitReachedError(detail, **named, **error.members)
         has_released = True
     return has_released

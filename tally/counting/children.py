@@ -5,8 +5,8 @@ transaction has a receipt, too. So a late retry does not put a child again that 
 the tally is hot, a put spills: it writes only the child, and the rollup adds the child to the tally.
 
 The bookkeeper expects a change because of the child's item, and observes the change on the tally's item. A put stores
-the same minute in both items. A removal, such as an unlike, leaves no item that could store its minute. So the nonce of
-the tally's item has a pair name, a hash of the removed item, by which the bookkeeper finds both halves.
+the same minute in both items. A removal, such as an unlike, leaves no child that could store its minute. So the nonce
+of the tally's item has a pair name, a hash of the removed child, by which the bookkeeper matches the two.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class _ChildRequest:
     """The tombstone that the new child replaces; None: there is no tombstone."""
 
     @property
-    def child(self) -> Item:
-        """The table and key of the child's item, as writes name them."""
+    def location(self) -> Item:
+        """The table and the key of the child's item, as a write has them."""
         key = _child_key(self.counter, self.parent, self.id)
         return {"TableName": self.call.store.settings.counts_table, "Key": key}
 
@@ -127,7 +127,7 @@ def _apply_request(request: _ChildRequest) -> Body:
             if any(TOMBSTONE in (tally or {}) for tally in refused.old_items[1:]):
                 raise _refusal(request.counter, request.parent) from None
         if child is None:
-            # The child's condition held, so the parent's shard is missing. The next attempt uses the shard made here.
+            # The child's condition held, so this shard of the tally is missing. The next attempt uses the new shard.
             new_shard = _make_shard(request, shard)
             continue
         new_shard = None
@@ -175,7 +175,7 @@ def _put(request: _ChildRequest, shard: int | None) -> Body:
 
 def _remove(request: _ChildRequest, shard: int | None) -> Body:
     """Removes the child, and moves its tally by -1. Raises ChangeRefusedError, also if there is no child."""
-    child = queries.get(request.call.store.client, request.child["TableName"], request.child["Key"])
+    child = queries.get(request.call.store.client, request.location["TableName"], request.location["Key"])
     if not child or TOMBSTONE in child:
         raise ChangeRefusedError([{}], 0)
     removal = _removal_write(request, child)
@@ -208,18 +208,18 @@ def _removal_write(request: _ChildRequest, child: Item) -> Write:
     assert TOMBSTONE not in child, "the child is removed already"
     exists = {"ConditionExpression": "attribute_exists(SK)", "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
     as_read = items.with_expected(exists, {name: child.get(name) for name in ("at", "nonce")})
-    write = {**as_read, "TableName": request.child["TableName"]}
+    write = {**as_read, "TableName": request.location["TableName"]}
     minute, minute_s = minute_of(child), request.call.store.settings.minute_s
     # CREATED_AT may be the start of a day, so the minute tells whether a late copy can still arrive.
     age_s = math.inf if minute is None else (minute_now(request.call) - minute - 1) * minute_s
     if "rollup" not in child or age_s >= TOMBSTONE_KEPT_S:
-        return {"Delete": {**write, "Key": request.child["Key"]}}
+        return {"Delete": {**write, "Key": request.location["Key"]}}
     has_user = not request.id.startswith(anonymous.CHILD_NAME_PREFIX)
     tombstone = {name: child[name] for name in ("at", "rollup")}  # as the child: the rollup may not have added it yet
     tombstone[TOMBSTONE] = {"N": str(anonymous.since_s(request.id, int(clock.now_s())))}
     tombstone["nonce"] = {"S": request.call.nonce}
     tombstone["expiration"] = {"N": str(ends_s(TOMBSTONE_KEPT_S, has_user=has_user))}
-    return {"Put": {**write, "Item": {**request.child["Key"], **tombstone}}}
+    return {"Put": {**write, "Item": {**request.location["Key"], **tombstone}}}
 
 
 def _answer_unchanged(request: _ChildRequest) -> Body:
@@ -232,13 +232,13 @@ def _answer_unchanged(request: _ChildRequest) -> Body:
     if request.draft is not None:
         exists = f"attribute_exists(SK) AND attribute_not_exists({TOMBSTONE})"
         condition = exists if request.puts else f"attribute_not_exists(SK) OR attribute_exists({TOMBSTONE})"
-        request.commit({"ConditionCheck": {**request.child, "ConditionExpression": condition}}, unchanged)
+        request.commit({"ConditionCheck": {**request.location, "ConditionExpression": condition}}, unchanged)
     return unchanged
 
 
 def _child_write(request: _ChildRequest, minute: int, **mark: Item) -> Write:
     item = {
-        **request.child["Key"],
+        **request.location["Key"],
         CREATED_AT: {"N": str(anonymous.since_s(request.id, int(clock.now_s())))},
         "at": {"N": str(minute)},
         "nonce": {"S": request.call.nonce},
@@ -251,7 +251,7 @@ def _child_write(request: _ChildRequest, minute: int, **mark: Item) -> Write:
             "ConditionExpression": f"attribute_exists({TOMBSTONE}) AND nonce = :expected",
             "ExpressionAttributeValues": {":expected": request.replaces["nonce"]},
         }
-    where = {"TableName": request.child["TableName"], "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+    where = {"TableName": request.location["TableName"], "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
     return {"Put": {**where, "Item": item, **write}}
 
 

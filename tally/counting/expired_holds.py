@@ -2,7 +2,7 @@
 
 A hold cannot be released if its tally is at a limit that was declared after the hold was placed, its item is broken, or
 its counter is not declared. The sweep moves such a hold from the due to the overdue holds, where it delays no other
-hold, and tries each time to release it. If a release fails for a short time, as by throttling, the hold is not moved.
+hold, and where each sweep tries to release it. If a release may soon succeed, as after throttling, the hold stays.
 """
 
 from __future__ import annotations

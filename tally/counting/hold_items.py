@@ -65,8 +65,8 @@ def find(call: Call, counter: Counter, id_: str, hold_id: str) -> Item:
     overdue = keys.key(f"HOLDS#{bucket(counter, id_)}", f"{OVERDUE}{counter_and_id}#{hold_id}")
     for _ in range(FIND_ATTEMPTS_MAX):
         live = live_key(counter, id_, hold_id, time_s)
-        places = (live, overdue, settled_key(counter_and_id, hold_id))
-        read = (queries.get(call.store.client, call.store.settings.ledger_table, place) for place in places)
+        item_keys = (live, overdue, settled_key(counter_and_id, hold_id))
+        read = (queries.get(call.store.client, call.store.settings.ledger_table, item_key) for item_key in item_keys)
         hold = next(filter(None, read), None)
         if hold is None or hold["hold_id"]["S"] != hold_id:  # a wrong id may be the key of a hold with another time
             raise NotFoundError(f"There is no hold {hold_id}.")

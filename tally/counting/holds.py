@@ -91,7 +91,7 @@ def with_state(call: Call, counter: Counter, id_: str, answer: ChangeAnswer) -> 
 
 
 def retry_with_room(call: Call, counter: Counter, id_: str, amount: int, change: Callable[[], T]) -> T:
-    """Makes the change by `amount`. While the limit refuses the change, releases expired holds and repeats it."""
+    """Makes the change by `amount`. While the limit refuses the change, releases expired holds, and tries again."""
     while True:
         try:
             return change()

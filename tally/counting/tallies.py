@@ -67,7 +67,7 @@ def read_numbered_shards(call: Call, counter: Counter, id_: str) -> dict[int, It
     return {shard: item for shard, item in numbered if shard is not None}
 
 
-def read_together(call: Call, counters: Sequence[Counter], id_: str) -> list[int]:
+def read_counters(call: Call, counters: Sequence[Counter], id_: str) -> list[int]:
     """Returns the number of `id_` in each counter, in order. The counters share a prefix, so one Query is enough."""
     ranges = [counter.shard_range for counter in counters]
     low, high = min(low for low, _ in ranges), max(high for _, high in ranges)

@@ -50,7 +50,7 @@ WRITER_THREADS = 16  # writes at once: a thousand writes take about a second
 CALL_TIME_DEFAULT_S = 8.0
 """Time for one call if no Lambda context gives a shorter one."""
 
-ANSWER_RESERVE_S = 0.5  # before an invocation must end: so long Tally takes to answer if the store does not answer
+ANSWER_RESERVE_S = 0.5  # so long before an invocation must end, Tally stops its calls of the store, and answers
 
 REQUEST_S_MAX = 9.0  # three attempts by CLIENT_CONFIG, each with a second to connect and two seconds to get an answer
 

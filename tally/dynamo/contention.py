@@ -19,11 +19,11 @@ from typing import NamedTuple
 TRACKED_TALLIES_MAX = 1024  # few tallies are hot; beyond this, the least recently hot tally is forgotten
 NARROW_AFTER_S = 10.0  # a tally without a conflict for this long narrows to half its shards
 RETRY_S_MAX = 3.0  # after this time the caller gets a 503, because a caller that waits holds a Lambda environment
-ATTEMPTS_MAX = 12  # in RETRY_S_MAX
+ATTEMPTS_MAX = 12  # within RETRY_S_MAX
 BACKOFF_FIRST_S = 0.010  # a conflicting transaction is over in 10 to 30 ms
 BACKOFF_MAX_S = 0.640
 SPILL_RETRIES_MAX = 3  # after these retries a change spills if it may: other shards and some 60 ms did not help
-BREAKER_OPEN_S = 10.0  # then one change probes: a tally stays hot for minutes, so a shorter time would fail often
+BREAKER_OPEN_S = 10.0  # then one change probes; a tally stays hot for minutes, so most earlier probes would fail
 BREAKER_THROTTLED_S = 60.0  # a throttled partition needs minutes until DynamoDB has split it
 SPILL_RETRY_S_MAX = 6.0  # longer than RETRY_S_MAX: a spilled change needs only 1 WCU, and has no other way to count
 PROBE_S = RETRY_S_MAX  # the longest time until the change that probes has its answer

@@ -59,7 +59,7 @@ class StreamShards:
         oldest = {"ShardIteratorType": "TRIM_HORIZON"}
         try:
             iterator = self._ask("get_shard_iterator", **of_shard, **(after if sequence else oldest))["ShardIterator"]
-        except StoreRefusedError:  # mostly because the record has expired; the next call would raise any other error
+        except StoreRefusedError:  # the record has expired; if there is another cause, the next call raises it again
             iterator = self._ask("get_shard_iterator", **of_shard, **oldest)["ShardIterator"]
         while iterator:
             answer = self._ask("get_records", ShardIterator=iterator)

@@ -94,7 +94,7 @@ def get_visits(call: Call, *, url: Annotated[str, PAGE]) -> Answer[Visits]:
     By people and by crawlers; 0 if nobody visited the page. The numbers include every visit before `as_of`.
     """
     as_of = watermark.as_of(call)  # read first, because the numbers may be newer than `as_of`, and must not be older
-    visits, bots = tallies.read_together(call, [VISITS, BOT_VISITS], url)
+    visits, bots = tallies.read_counters(call, [VISITS, BOT_VISITS], url)
     body: dict[str, Any] = {"counter": VISITS.name, "id": url, "value": visits, "bots": bots, "as_of": as_of}
     if PAGE_VISITORS.name in call.counters:
         body["visitors"] = tallies.read(call, PAGE_VISITORS, periods.tally_id(PAGE_VISITORS, url, clock.now_s()))

@@ -88,7 +88,7 @@ class Attribute:
             return coerce(_DESERIALIZER.deserialize(wire), self.type, self.name)
         except ValueError as error:
             raise RecordMismatchError(f"A stored item does not fit its class: {error}.", field=self.name) from None
-        except ArithmeticError:  # boto3's context refuses to round
+        except ArithmeticError:  # boto3's Decimal context raises this where it would have to round
             raise RecordMismatchError(f"{self.name} has a number of more than 38 digits.", field=self.name) from None
 
     def invalid_reason(self) -> str | None:

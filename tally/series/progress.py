@@ -28,7 +28,7 @@ class Progress:
     hour: int = -1
     """The present hour, in hours since 1970: the first hour that the items of the days lack."""
     after: str = ""
-    """The digest of the last tally whose item has this hour: the sweep is writing it; empty: no item has it."""
+    """The digest of the last tally whose item of the day has this hour; empty: no item has this hour."""
     retention: str = "[]"
     """JSON, `[[first day, days]]`: items from the first day on are kept for so many days (0: for ever), up to the first
     day of the next entry. The first day of the first entry is the first day that is not deleted, which only grows."""

@@ -56,9 +56,9 @@ class TopList:
 
     entries: Sequence[Ranked] = ()
     cutoff: int = 0
-    """The most that the known sum of a tally that is not on the list differs from 0; 0: the list has all tallies."""
+    """The largest sum, without its sign, of a tally that did not fit on the list; 0: the list has all tallies."""
     error: int = 0
-    """The most by which a known sum, or a value on the list, may be too low or too high."""
+    """The most by which such a sum, or a value on the list, may be too low or too high."""
 
     @property
     def missing_max(self) -> int:

@@ -2,8 +2,8 @@
 
 A scan reads a table while its stream is consumed, so both could count one item. The marker of the item decides. If the
 stream was first, the scan skips the item. If the scan was first, the marker has the contribution that the scan read.
-The item's next records may be older than the scan's read. So the consumer skips them, until the old image of a record
-has this contribution. From then on, the consumer applies each record: less its old image, plus its new image. If
+The item's next records may be older than the scan's read. So the consumer skips these records, until the old image of a
+record has this contribution. From then on, the consumer applies each record: less its old image, plus its new image. If
 several records have this old image, any of these is right, because the sum is the same. No clock is compared.
 """
 

@@ -50,13 +50,14 @@ class Recount(ScanReader):
 
     def difference(self, group: str) -> Difference:
         """Returns the number of one group and its recount."""
-        row = rows.read_row(self.store, self.counter.name, group)  # before the number: a repair moves both
+        # Read before the number: if a repair moves both in between, the stale row makes the next commit fail.
+        row = rows.read_row(self.store, self.counter.name, group)
         return self._difference(group, tallies.read_shards(Call(self.store), self.counter, group), row)
 
     def all_differences(self) -> Iterator[Difference]:
         """Yields the differences of all groups with a tally or a drift row, from a scan of the counts table.
 
-        A group may have only a drift row, because its number was stored under other keys.
+        A group has only a drift row if an earlier declaration stored its number under other keys.
         """
         drifts = {row.target: row for row in rows.all_rows(self.store) if row.counter == self.counter.name}
         start = self.counter.partition_start
@@ -64,10 +65,10 @@ class Recount(ScanReader):
             "FilterExpression": "begins_with(PK, :start)", "ExpressionAttributeValues": {":start": {"S": start}},
         }  # fmt: skip
         pages = queries.scan_pages(self.store, self.store.settings.counts_table, **filtered)
-        for partition, family in groupby(chain.from_iterable(pages), lambda item: str(item["PK"]["S"])):
+        for partition, group_items in groupby(chain.from_iterable(pages), lambda item: str(item["PK"]["S"])):
             group = partition.removeprefix(start)
             row = drifts.pop(group, DriftRow(self.counter.name, group))
-            yield self._difference(group, list(family), row)
+            yield self._difference(group, list(group_items), row)
         yield from map(self.difference, drifts)
 
     def report_drift(self, difference: Difference) -> bool:
@@ -126,7 +127,7 @@ class Recount(ScanReader):
 
     def _commit_while_open(self, *writes: Write, only_if_counted: bool = False) -> bool:
         """Commits the writes if the scan is open, because the recount of a closed scan does not move, and so is wrong.
-        `only_if_counted`: and if the items are counted."""
+        `only_if_counted`: the items must be counted, too."""
         table, expected = self.store.settings.ledger_table, dict[str, Any](generation=self.scan.generation, closed=None)
         expected |= {"counted_by": self.counter.items_digest} if only_if_counted else {}
         check = items.check_write(table, scan_state.scan_key(self.counter.name), expected)

@@ -33,10 +33,10 @@ class ScanPlan:
     """Whether the scan sets the numbers."""
     units_per_s_max: int = 0
     """How many units a second the scan may take; 0: no limit."""
-    items_read: int = 0  # the items of the sample; the next five fields are of these items
+    items_read: int = 0  # in the sample, as all numbers that follow
     items_counting: int = 0
-    writes: int = 0
-    packs: int = 0  # transactions, which have the writes
+    writes: int = 0  # that add these items
+    packs: int = 0  # transactions of these writes
     items_lacking: int = 0
     """Items whose keys fit, but that count for nothing: they lack an attribute, or `where` does not hold."""
     groups: set[str] = field(default_factory=set)

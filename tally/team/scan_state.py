@@ -114,12 +114,13 @@ def begin(
 ) -> Scan | None:
     """Starts a scan of these groups, or of all. Returns None if another process started a scan.
 
-    Abandons an open scan of the counter, so that scan's recount does not move any more. The event source mapping of the
-    consumer must exist, because the consumer has to get each record from the start of the scan on.
+    Abandons an open scan of the counter: records do not move its recount any more. The event source mapping of the
+    consumer must exist, because the consumer has to get each record from the start of the new scan on.
     """
     assert counter.items is not None
     before, groups = read_scan(store, counter.name), tuple(groups)
-    generation = max(before.generation + 1, int(now_s))  # the time is higher than after a former use of this name, too
+    # By the clock: a renamed counter has no earlier scan, but its tally items may have recounts of its old name.
+    generation = max(before.generation + 1, int(now_s))
     values: dict[str, Any] = {
         "generation": generation, "digest": counter.items_digest, "groups": " ".join(groups), "began": int(now_s),
         "items": 0, "table": counter.items.table, **({"spot": 1} if is_spot_check else {}),
@@ -127,7 +128,7 @@ def begin(
     removed = ("ended", "closed", "position", *(() if is_spot_check else ("spot",)))
     removed = removed if before.counted_by == counter.items_digest else (*removed, "counted_by")
     _try_change(store, before, values, removed)
-    scan = read_scan(store, counter.name)  # its answer may be lost; an equal scan by another process will do
+    scan = read_scan(store, counter.name)  # the answer may be lost, and an equal scan by another process is as good
     started = (generation, counter.items_digest, groups, int(now_s))
     return scan if (scan.generation, scan.digest, scan.groups, scan.began_s) == started else None
 

@@ -143,7 +143,7 @@ def _hold_writes(
 
 
 def amount_to_move(hold: Item, kept_amount: int) -> int:
-    """Returns by how much the number has to move, so that the hold has taken `kept_amount` of it then."""
+    """Returns by how much the number has to move, so that the hold keeps `kept_amount` of what it has taken."""
     amount = int(hold["amount"]["N"])
     taken = abs(amount) if hold["state"]["S"] == HELD else items.int_attribute(hold, "used")
     return taken - kept_amount if amount > 0 else kept_amount - taken
@@ -152,7 +152,7 @@ def amount_to_move(hold: Item, kept_amount: int) -> int:
 def transition(
     call: Call, counter: Counter, hold: Item, state: str, kept_amount: int = 0, *, must_be_unexpired: bool = False
 ) -> bool:
-    """Gives the hold the new `state`, and moves its tally so that the hold has taken `kept_amount` then.
+    """Gives the hold the new `state`, and moves its tally so that the hold keeps `kept_amount`.
 
     `hold`: the item as it was read. `must_be_unexpired`: the hold must not have expired. For EXPIRED, the time of the
     hold must be over. Returns False if the time does not allow the new state, or if another call settled or changed the

@@ -3,10 +3,10 @@
 A period is named as ISO 8601 has it: `2026-11-22T14:05`, `2026-11-22T14`, `2026-11-22`, `2026-W47`, `2026-11`, `2026`.
 Its tally has the stored id `7c20#2026-11`. No id from outside has a `#`, so no caller can name the tally of another id.
 
-Every write of a tally sets its TTL. If a late write makes a removed tally once more, TTL removes it once more. If TTL
-removes a tally after the end of its period, which the stream record says, that is not drift. Any other removal is. A
-repair of a removed tally sets its drift to 0, and does not make the tally. A rebuild adds nothing to a tally whose TTL
-is over or ends within an hour.
+Every write of a tally sets its TTL. If a late write makes a removed tally once more, TTL removes it once more. The
+record of a removal says whether TTL removed the item. If so, and if the period is over, the removal is not drift. Any
+other removal is drift. A repair of a removed tally sets its drift to 0, and does not make the tally. A rebuild adds
+nothing to a tally whose TTL is over or ends within an hour.
 """
 
 from __future__ import annotations

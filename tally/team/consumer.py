@@ -54,7 +54,7 @@ class ItemChange(NamedTuple):
     recount does not need the marker. `needs_marker`: the scan may have read the item after the record, so the marker
     decides. `is_near_scan_end`: the scan ended before the record, but DynamoDB may stamp the item's next record with
     an older time, up to CLOCK_SLACK; so this record writes the marker for the next. `pair` (streams/fold.py): always
-    "", because one record has both halves. `example`: why the item cannot be counted; "" if it can.
+    "", because one record has both halves. `example`: the item's key, and why it cannot be counted; "" if it can.
     """
 
     counter: Counter
@@ -172,7 +172,7 @@ class ItemsRun(Run):
             if change.example and change.new:
                 self.examples[change.counter.name, change.new.group] = change.example
             if change.scan is not None:
-                self._recount(change, change.scan)
+                self._move_recount(change, change.scan)
             if change.counter.watch:
                 self._note_team_number(change)
 
@@ -195,7 +195,7 @@ class ItemsRun(Run):
         self._move(change, value, 0)  # a move of 0, so that `writes` updates the item of the tally
         return self.team_number_notes.setdefault((change.counter.name, value.group), TeamNumberNote())
 
-    def _recount(self, change: ItemChange, scan: Scan) -> None:
+    def _move_recount(self, change: ItemChange, scan: Scan) -> None:
         counter, key = change.counter, change.marker
         old, new = (one if one and scan.covers(counter, one.group) else None for one in (change.old, change.new))
         if old == new:

@@ -59,7 +59,7 @@ def _check_top_options(args: argparse.Namespace) -> None:
     by_characters = {len(datetime.now(UTC).strftime(form)): by for by, form in top_lists.SPAN_FORMATS.items()}
     args.by = args.by or by_characters.get(len(args.span or ""), top_lists.DAY)
     try:
-        args.span = args.span and top_lists.checked_span(args.span, args.by)
+        args.span = args.span and top_lists.check_span(args.span, args.by)
     except InvalidInputError as error:
         raise UsageError(f"argument --{error.field or 'span'}: {error.detail}") from None
 

@@ -65,7 +65,7 @@ class TeamWrites:
     answer: Any = None
     """A JSON value that the receipt stores, and that a replay returns."""
     payload: Any = None
-    """A JSON value that must be the same, like the sums, when the key is sent again."""
+    """A JSON value that must be the same when the key is sent again, as must the sums."""
 
 
 @dataclass
@@ -75,10 +75,10 @@ class Batch:
     entries: int
     sums: dict[Tally, int] = field(default_factory=dict)
     first_entry: dict[Tally, int] = field(default_factory=dict)
-    """The place of the first entry of each tally."""
+    """By tally, the index of its first entry, which errors name."""
     team: TeamWrites | None = None
     is_void: bool = False
-    """Whether the batch takes earlier changes back (voids.py), in the periods in which they were counted."""
+    """Whether the batch voids a change (voids.py), in the periods in which the change was counted."""
     may_use_debt: bool = False
     """Whether the amounts are used already, as in an import. They may go beyond a limit by the counter's debt."""
 

@@ -202,8 +202,8 @@ def removal_writes(call: Call, counter: Counter, parent: str, child: Item, shard
 def _removal_write(request: _ChildRequest, child: Item) -> Write:
     """Returns the write that removes the child, on condition that `child` is as it was read.
 
-    One PutItem wrote a spilled child. A late copy of that request would put the child again. So the removal replaces
-    the child by a tombstone, at which the copy's condition fails. TTL removes the tombstone.
+    A PutItem wrote a spilled child. If a copy of the PutItem came after a removal, it would put the child again. So the
+    removal puts a tombstone in place of the child, at which the condition of the copy fails. TTL removes the tombstone.
     """
     assert TOMBSTONE not in child, "the child is removed already"
     exists = {"ConditionExpression": "attribute_exists(SK)", "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
@@ -215,7 +215,7 @@ def _removal_write(request: _ChildRequest, child: Item) -> Write:
     if "rollup" not in child or age_s >= TOMBSTONE_KEPT_S:
         return {"Delete": {**write, "Key": request.location["Key"]}}
     has_user = not request.id.startswith(anonymous.CHILD_NAME_PREFIX)
-    tombstone = {name: child[name] for name in ("at", "rollup")}  # as the child: the rollup may not have added it yet
+    tombstone = {name: child[name] for name in ("at", "rollup")}  # the rollup may still have to add the child by these
     tombstone[TOMBSTONE] = {"N": str(anonymous.since_s(request.id, int(clock.now_s())))}
     tombstone["nonce"] = {"S": request.call.nonce}
     tombstone["expiration"] = {"N": str(ends_s(TOMBSTONE_KEPT_S, has_user=has_user))}

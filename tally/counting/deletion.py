@@ -40,7 +40,7 @@ TRANSACTION_CHILDREN_MAX = 50  # each with a write of the tally: DynamoDB takes 
 TRANSACTION_S_MAX = 1.0  # for one transaction, because the other parents wait
 MARKS_S_MAX = TOMBSTONE_KEPT_S / 2  # after this time a call marks no shard, because a sweep may soon free the id
 ATTEMPTS_MAX = 5  # an attempt fails only if another call removes the same parent at the same moment
-_ANYTHING: Expected = {}
+_ANYTHING: Expected = {}  # no attribute of the parent's item must have a certain value
 
 
 def remove_parent(
@@ -138,7 +138,7 @@ def sweep(store: Store, counters: Mapping[str, Counter], until_s: float) -> Swep
 
 @dataclass
 class _ParentsSweep:
-    """One sweep, and what it did."""
+    """One sweep. `children`, `parents`: how many it removed. `failed`: how many parents it could not remove."""
 
     store: Store
     counters: Mapping[str, Counter]

@@ -16,7 +16,7 @@ from .receipts import Body, retired_error
 # An attempt fails only if another call changes the hold first. A hold gets a new state at most four times: overdue,
 # expired, committed, voided. Calls rarely change its amount or time in between.
 ATTEMPTS_MAX = 5
-_STATES_BEFORE = {COMMITTED: (HELD, EXPIRED), RELEASED: (HELD, EXPIRED), VOIDED: (COMMITTED,)}
+_STATES_BEFORE = {COMMITTED: (HELD, EXPIRED), RELEASED: (HELD, EXPIRED), VOIDED: (COMMITTED,)}  # by the new state
 
 
 def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str, amount: int | None = None) -> Body:

@@ -1,4 +1,4 @@
-"""The tally of one id: its name, its reads, and the write that moves it."""
+"""Reads the tally of one id, and makes the writes that move the tally."""
 
 from __future__ import annotations
 
@@ -300,7 +300,7 @@ def assign_write(
     """Returns the update that sets the number of an unsharded counter to `value`, on condition that the item has the
     version of `state`. Each write of the number or of the override increments the version. So if the condition holds,
     the limits that the caller read with the state, `bounds`, are still valid."""
-    assert counter.has_version, "the other shards would keep their numbers"
+    assert counter.has_version, "shards 1, 2 … would keep their numbers"
     assert bounds.fits(value)
     write = _move_write(call, counter, id_, 0, value - state.value, minute)
     if state.version:

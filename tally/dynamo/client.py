@@ -1,4 +1,4 @@
-"""The client with its time-outs, the state of one process (`Store`), and the context of one operation (`Call`)."""
+"""The DynamoDB client, the state of one process (`Store`), and the context of one operation (`Call`)."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ CLIENT_CONFIG = Config(
 
 
 class StoreMeter:
-    """Counts the SDK's attempts of this process, and sums up their times until the answer.
+    """Counts the requests that botocore sends for this process, and sums up the times until their answers.
 
     Each answer corrects the clock of the process (clock.py).
     """
@@ -132,7 +132,7 @@ def aws_client(service: str, *, read_timeout_s: int, attempts: int) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Store:
-    """The state of one process. Tally makes it at cold start, and the calls and threads of the process share it."""
+    """The state of one process. Tally makes one Store at cold start, and all calls and threads share it."""
 
     client: DynamoDBClient
     settings: Settings
@@ -157,7 +157,7 @@ class Call:
     caller: str | None = None
     """The user, percent-encoded (fields.user); None for anonymous callers."""
     deadline_s: float = field(default_factory=lambda: time.monotonic() + CALL_TIME_DEFAULT_S)
-    """On the store's clock, which is time.monotonic()."""
+    """When the call must have ended, on the store's clock, which is time.monotonic()."""
     nonce: str = field(default_factory=partial(secrets.token_urlsafe, 9))
     counters: Mapping[str, Counter] = field(default_factory=dict)
     """The declared counters by name."""

@@ -26,7 +26,7 @@ SPILL_RETRIES_MAX = 3  # after these retries a change spills if it may: other sh
 BREAKER_OPEN_S = 10.0  # then one change probes; a tally stays hot for minutes, so most earlier probes would fail
 BREAKER_THROTTLED_S = 60.0  # a throttled partition needs minutes until DynamoDB has split it
 SPILL_RETRY_S_MAX = 6.0  # longer than RETRY_S_MAX: a spilled change needs only 1 WCU, and has no other way to count
-PROBE_S = RETRY_S_MAX  # the longest time until the change that probes has its answer
+PROBE_S = RETRY_S_MAX  # a change that probes has its answer within this time; after it, the next change probes
 
 Random = SystemRandom  # SnapStart restores every environment with the same state of `random`
 
@@ -38,12 +38,12 @@ class _Width(NamedTuple):
 
 @dataclass(eq=False)
 class Spread:
-    """The number of shards over which this process spreads its writes of each tally: 1 before a conflict."""
+    """Over how many shards this process spreads its writes of a tally: 1, unless the tally had conflicts lately."""
 
     clock: Callable[[], float] = time.monotonic
     random: Random = field(default_factory=SystemRandom)
     widths: OrderedDict[str, _Width] = field(default_factory=OrderedDict)
-    """By tally. A tally without recent conflicts is not listed."""
+    """By tally. A tally that is not listed has a width of 1."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def width(self, tally: str) -> int:

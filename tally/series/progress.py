@@ -70,8 +70,8 @@ class Progress:
         expired_before = max(day, int(clock.now_s()) // (DAY_H * HOUR_S) - EXPIRY_GRACE_DAYS + 1)
         ends = [*(first for first, _ in entries[1:]), expired_before + 2]  # + 2: the last entry has not ended
         spans = [(first, days, end) for (first, days), end in zip(entries, ends, strict=True)]
-        deleted = [min(end, expired_before - days) for first, days, end in spans if 0 < days < expired_before - first]
-        first_kept = max(deleted, default=0)
+        kept_from = [min(end, expired_before - days) for first, days, end in spans if 0 < days < expired_before - first]
+        first_kept = max(kept_from, default=0)
         return json.dumps([[max(first, first_kept), days] for first, days, end in spans if end > first_kept])
 
     def as_of(self, settings: Settings) -> int | None:

@@ -150,7 +150,7 @@ def top_list(call: Call, counter: Counter, by: str, span: str | None, limit: int
     progress_ = progress.read(call.store)
     settings, as_of = call.store.settings, progress_.as_of(call.store.settings)
     newest = "" if as_of is None else span_of(hour_of(settings, progress_.through))[: SPAN_LENGTHS[by]]
-    wanted_span = newest if span is None else checked_span(span, by)
+    wanted_span = newest if span is None else check_span(span, by)
     series_start = span_of(hour_of(settings, progress_.since))[: SPAN_LENGTHS[by]] if newest else ""
     kept_since = span_of((int(clock.now_s()) - HOURS_KEPT_S) // HOUR_S) if by == HOUR else ""
     first_span = max(series_start, kept_since)
@@ -170,7 +170,7 @@ def top_list(call: Call, counter: Counter, by: str, span: str | None, limit: int
     }
 
 
-def checked_span(span: str, by: str) -> str:
+def check_span(span: str, by: str) -> str:
     """Returns the span. If it does not name an hour, day or month, as `by` says, raises InvalidInputError."""
     try:
         parsed = datetime.strptime(span, SPAN_FORMATS[by])

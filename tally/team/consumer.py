@@ -43,7 +43,7 @@ from .team_numbers import NO_NUMBER, TeamNumberNote, watch_write
 
 NAME = "items"
 ITEMS_MAX = RECORD_WRITES_MAX  # tally items, markers and notes that one run may write
-KEYS_MAX = 100  # of one BatchGetItem
+KEYS_MAX = 100  # keys that one BatchGetItem takes
 
 
 class ItemChange(NamedTuple):

@@ -23,7 +23,7 @@ from . import scan_state, team_numbers
 from .scan_reader import ABANDONED_MESSAGE, ScanAbandonedError, ScanReader
 from .team_numbers import TeamNumberNote
 
-GROUPS_MAX = TRANSACTION_ITEMS_MAX - 1  # numbers that one transaction sets; 1 item is the condition
+GROUPS_MAX = TRANSACTION_ITEMS_MAX - 1  # numbers that one transaction sets, beside the check of the scan
 STALE_MAX = 3  # attributes of older scans that an item may keep, because their removal costs a write
 
 
@@ -49,7 +49,7 @@ class Recount(ScanReader):
     """A scan that reads items, and then compares or sets numbers."""
 
     def difference(self, group: str) -> Difference:
-        """Returns the number of one group and its recount."""
+        """Returns the number of one group and the recount of the scan."""
         # Read before the number: if a repair moves both in between, the stale row makes the next commit fail.
         row = rows.read_row(self.store, self.counter.name, group)
         return self._difference(group, tallies.read_shards(Call(self.store), self.counter, group), row)
@@ -80,8 +80,8 @@ class Recount(ScanReader):
         return self._commit_while_open(noted, only_if_counted=True)
 
     def set_number(self, difference: Difference) -> bool:
-        """Sets the number of a group to its recount, once. Returns False if the number or its row has changed: then the
-        caller reads the difference again. Raises ScanAbandonedError."""
+        """Sets the number of a group to its recount, once for this scan. Returns False if the number or its row has
+        changed: then the caller reads the difference again. Raises ScanAbandonedError."""
         has_team_number = self.counter.watch is not None and not difference.group.startswith(RESERVED_GROUP_PREFIX)
         if difference.is_set or not (difference.excess or difference.drift.drift or has_team_number):
             return True
@@ -103,16 +103,16 @@ class Recount(ScanReader):
         All writes have one condition: the scan is open, and the items are not counted yet. Nobody can note a difference
         as drift before the items are counted, because `report_drift` needs counted items.
         """
-        unset = [one for one in differences if one.excess and not one.is_set and not self.counter.watch]
-        without_row = [one for one in unset if one.drift.last_minute < 0]
-        left = [one for one in differences if one not in without_row]
+        to_set = [one for one in differences if one.excess and not one.is_set and not self.counter.watch]
+        without_row = [one for one in to_set if one.drift.last_minute < 0]
+        unset_differences = [one for one in differences if one not in without_row]
         expected: items.Expected = {"generation": self.scan.generation, "closed": None, "counted_by": None}
         check = items.check_write(self.store.settings.ledger_table, scan_state.scan_key(self.counter.name), expected)
         for first in range(0, len(without_row), GROUPS_MAX):
             chunk = without_row[first : first + GROUPS_MAX]
             if not try_commit(self.store, [*({"Update": self._number_update(one)} for one in chunk), check]):
-                left += chunk
-        return left
+                unset_differences += chunk
+        return unset_differences
 
     def _number_update(self, difference: Difference) -> Item:
         """Returns the update that sets the number of a group, if neither this scan nor a newer scan has set it."""

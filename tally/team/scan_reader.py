@@ -26,7 +26,7 @@ from ..items import EXAMPLE, RESERVED_GROUP_PREFIX, Contribution, Items, key_typ
 from . import faults, first_seen, scan_state
 from .scan_state import Scan
 
-WRITES_MAX = TRANSACTION_ITEMS_MAX - 1  # in one transaction, beside the note of the scan's position
+WRITES_MAX = TRANSACTION_ITEMS_MAX - 1  # in one transaction, which has one write more: the scan's position
 
 
 class ScanAbandonedError(TallyError):
@@ -42,7 +42,7 @@ CountedItem = tuple[Item, Contribution, Item]
 
 
 class Step(NamedTuple):
-    """The result of one transaction of a scan: how many items it read and added, and the units of both."""
+    """The result of one transaction of a scan: how many items it read and added, and the units that both cost."""
 
     read: int
     added: int
@@ -75,7 +75,7 @@ class ScanReader:
     scan: Scan
     now_s: Callable[[], float] = field(default=clock.now_s)
     page_items: int = 0
-    """How many items the scan reads at a time; 0: as many as DynamoDB returns."""
+    """How many items one request reads; 0: as many as DynamoDB returns."""
 
     @property
     def items_declaration(self) -> Items:

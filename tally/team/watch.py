@@ -109,7 +109,7 @@ def check_group(store: Store, counter: Counter, listed: Item, passed_s: int, now
         low, high, since = intersect_bounds(listed, *bounds, now_s, rule)
         checked: items.Values = {"low": low, "high": high, "since": since, "rule": rule}
         writes = [items.update_write(table, key, checked, expected=expected)]
-    excess = low if low > 0 else high if high < 0 else 0
+    excess = low if low > 0 else high if high < 0 else 0  # the part of the excess that the bounds prove
     minute = store.settings.minute_of(now_s)
     if excess != row.drift:
         if not counter.watch.same_transaction or excess == 0:

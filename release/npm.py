@@ -19,7 +19,7 @@ from .build import ROOT, BuildError, git_files, run
 
 CLIENT_FOLDER = "tally/javascript/"
 REPOSITORY_VARIABLE = "GITHUB_REPOSITORY"
-"""GitHub's runners set it to `owner/name`. npm compares the repository with the workflow that publishes."""
+"""GitHub's runners set this variable to `owner/name`. npm compares the repository with the workflow that publishes."""
 
 
 def package_json() -> dict[str, object]:

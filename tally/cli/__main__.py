@@ -100,7 +100,7 @@ def _command(arguments: Sequence[str]) -> int:
     from .terminal import CommandError, note
 
     file, needs_stack = folder.counters(), commands.uses_stack(arguments)
-    exists = file.is_file()  # without it, before `tally init`, the help knows the built-in counters
+    exists = file.is_file()  # without the file, as before `tally init`, the help knows the built-in counters
     app = CountersFile(file, {} if exists else {counter.name: counter for counter in BUILTIN}, DEFAULT_PAGES)
     try:
         app = CountersFile.load(file) if exists else app

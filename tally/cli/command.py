@@ -69,7 +69,7 @@ class Command:
     name: str
     """The key of COMMAND_SUMMARIES."""
     run: Callable[..., int]
-    """Gets the options, and the stack if the command needs one. Returns the exit status."""
+    """Gets the options, and, if the command needs a stack, the stack. Returns the exit status."""
     arguments: Callable[[Parser, Counters], object] = lambda parser, counters: None  # adds the command's arguments
     check: Callable[[argparse.Namespace], None] = lambda args: None
     """Checks the options against each other, and completes them. Raises UsageError or InvalidInputError."""
@@ -142,7 +142,7 @@ class Command:
 def add_counter(
     parser: argparse._ActionsContainer, counters: Counters, about: str, name: str = "counter", **options: Any
 ) -> None:
-    """Adds an argument or an option that names a counter. TAB completes it with the declared counters."""
+    """Adds an argument or an option that names a counter. TAB offers the names of the declared counters."""
     from . import values
 
     type_ = values.declared_counter(counters)

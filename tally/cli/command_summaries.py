@@ -1,4 +1,4 @@
-"""One line of help for each command. `tally help` reads it here, because an import of all commands is slow."""
+"""One line of help for each command. `tally help` reads this file, because an import of all commands is slow."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def _send(tally: Tally, args: argparse.Namespace, key: str) -> dict[str, Any]:
     if counter.name == VISITS.name and amount is None:
         return {**tally.visit(id_, idempotency_key=key)}
     if amount is None and counter.delta is None:
-        amount = 1  # else Tally takes the counter's step
+        amount = 1  # if the counter has a step, Tally takes the step
     return {**tally.increment(counter.name, id_, amount=amount, used=args.used, value=True, idempotency_key=key)}
 
 

@@ -1,6 +1,6 @@
 """`make deploy`, `tally deploy`: checks what it needs, shows the changes, asks, deploys, and prints what to call.
 
-`cdk` makes one assembly. So it deploys the changes that the user has seen.
+`cdk` makes one assembly. So `cdk` deploys the changes that the user has seen.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _delete_stale_throttles(target: Account, stack: str) -> None:
 
 def check_reservations(stack: AssemblyStack, target: Account, has_functions: bool) -> None:
     """If AWS would reject the concurrency that the stack reserves during the deploy, raises CommandError.
-    `has_functions`: the stack has functions now. The deploy replaces their reservations, so these count as free."""
+    `has_functions`: the stack has functions now. Counts what these reserve as free: the deploy replaces it."""
     if not stack.reserved_concurrency:
         return
     resources = target.resources(stack.name) if has_functions else []
@@ -196,7 +196,7 @@ def _delete_failed_stacks(
     if not confirm(args, "Delete it, and deploy again?"):
         print("nothing is deleted, and nothing is deployed")
         return None
-    for stack in reversed(failed):  # the CDN's stack before the API's stack, because it uses the API
+    for stack in reversed(failed):  # the CDN's stack before the API's stack, which the CDN uses
         client = target.client("cloudformation", stack.region)
         client.update_termination_protection(EnableTerminationProtection=False, StackName=stack.name)
         if rolled_back := destroy.find_stack(target, stack.name, stack.region):
@@ -249,7 +249,7 @@ def _run_cdk(target: Account, *arguments: str) -> int:
     """Runs `cdk`, which prints its output to the user, and returns its exit status."""
     command = [*account.cdk_command(), *arguments, *target.profile_options]
     region = {"AWS_REGION": target.region, "AWS_DEFAULT_REGION": target.region}  # so that `cdk` uses this region
-    # The app runs with the Python that has its packages, whether or not its environment is active.
+    # `cdk` runs the app with this Python, which has the app's packages, even if no virtual environment is active.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return subprocess.run(command, env={**os.environ, **region, "PATH": path}, check=False).returncode
 

@@ -87,7 +87,7 @@ def destroy(args: argparse.Namespace) -> int:
 
 
 def stack_names(stage: str, region: str) -> tuple[str, str]:
-    """Returns the names of a stage's stack and of the CDN's stack. tally/cdk/names.py has both, but would load CDK."""
+    """Returns the names of a stage's stack and of the CDN's stack. An import of tally/cdk/names.py would load CDK."""
     return f"Tally-{stage}", f"Tally-{stage}-edge-{region}"
 
 

@@ -211,7 +211,7 @@ def _from_csv(
             row = next(csv.reader(buffer.take_row(), strict=True), [])
         except csv.Error as error:
             buffer.push_back_rest()
-            too_long = len(buffer.taken[0]) > csv.field_size_limit() and "limit" in str(error)  # else a quote is open
+            too_long = len(buffer.taken[0]) > csv.field_size_limit() and "limit" in str(error)  # False: a quote is open
             yield RefusedRow(number, _TOO_LONG if too_long else "a quote is not closed, or has text behind its end")
             continue
         if not row:

@@ -42,7 +42,7 @@ def _add_arguments(parser: Parser, counters: Counters) -> None:
 
 
 def repair(args: argparse.Namespace, stack: Stack) -> int:
-    """Shows, asks and repairs, part by part. Returns 0 if nothing is left, 2 if an id has no number, else 1."""
+    """Shows, asks and repairs, part by part. Returns 0 if no problem is left, 2 if an id has no number, else 1."""
     check_answerable(args.yes)
     args.json = False
     letters = check.read_dead_letters(args, stack)

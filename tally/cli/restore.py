@@ -63,7 +63,7 @@ TEMPLATE_SETTINGS = {
     "receipts": TableSettings("expiration", _IMAGES, True, []),
     "ledger": TableSettings("expiration", {}, True, []),
 }
-"""The settings of tally/cdk/tables.py. A restore from a vault uses them, because the live tables may be lost."""
+"""The settings of tally/cdk/tables.py. A restore from a vault uses these, because the live tables may be lost."""
 
 
 def _add_arguments(parser: Parser, counters: Counters) -> None:

@@ -126,7 +126,7 @@ def print_comparison(args: argparse.Namespace, stack: Stack) -> int:
     if args.json:
         say(json.dumps(compared.body()))
     elif may_draw(args):
-        from . import charts  # it takes a tenth of a second to load
+        from . import charts  # imported late, because the import takes a tenth of a second
 
         name = getattr(zone, "key", None) or zone
         charts.draw_comparison(f"the old number beside {counter.name}, {name}", compared.rows, zone)

@@ -110,7 +110,7 @@ def counters_check(stack: Stack) -> Check:
 
 
 def _running_counters(url: str) -> list[str]:
-    """Asks `make dev` for its counters. They may differ from its outputs, because it loads each change of the file."""
+    """Asks a function of `make dev` for the counters that run now, because `make dev` loads each change of the file."""
     body = json.dumps({"sub": "tally", "scope": "tally/read"}).encode()
     with urllib.request.urlopen(f"{url}/dev/token", body, timeout=HEALTH_S_MAX) as answer:
         authorization = {"Authorization": f"Bearer {json.load(answer)['access_token']}"}

@@ -1,6 +1,6 @@
-"""Prints by how much a number of a team differs from its items, and the command that repairs it.
+"""Prints by how much a team number differs from its items, and the command that repairs the number.
 
-Tally itself never writes a number of a team.
+Tally itself never writes a team number.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _FAILED, _AT_WORK = ("ABORTED", "FAILED"), ("PENDING", "RUNNING")  # statuses of
 
 
 class Copy(NamedTuple):
-    """A copy of one table. `made_s`: when AWS Backup started it, in epoch seconds; the data may be newer."""
+    """A copy of one table. `made_s`: when AWS Backup started the copy, in epoch seconds; the data may be newer."""
 
     arn: str
     made_s: float

@@ -34,12 +34,12 @@ def choose_engine(data: Path, name: str) -> engine.Engine:
 
 
 class DynamoDBLocal(engine.Engine):
-    """A process of DynamoDB Local. It listens on every interface, and has no option to change that."""
+    """A process of DynamoDB Local, which listens on every interface, and has no option to change that."""
 
     warnings = ("DynamoDB Local listens on every interface of this machine, without a password",)
 
     def command(self) -> list[str]:
-        """Returns the command. It sends AWS no reports (`-disableTelemetry`), and all credentials share tables."""
+        """Returns the command. With its options the engine sends AWS no reports, and all credentials share tables."""
         storage = ["-sharedDb", "-dbPath", str(self.db_path.parent)] if self.db_path else ["-inMemory"]
         program = [_java(), *_FAST_START_OPTIONS, "-cp", f"{jars()}/*", _JAVA_CLASS]
         return [*program, "-disableTelemetry", "-port", str(self.port), *storage]

@@ -20,7 +20,7 @@ from . import engine_package
 from .engine_file import index_stream_records
 from .errors import LocalError
 
-READY_S_MAX = 120.0  # the embedded engine takes 10 ms, Java a second, and both longer on a busy machine
+READY_S_MAX = 120.0  # the embedded engine takes 10 ms, DynamoDB Local a second; more on a busy machine
 STOP_S_MAX = 3.0
 PORTS = (15_000, 30_000)
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -98,7 +98,7 @@ class Engine:
         return command if self.db_path is None else [*command, "--db-path", str(self.db_path)]
 
     def start(self) -> Engine:
-        """Start the engine and wait until it accepts connections. If it does not, raises LocalError with its output."""
+        """Start the engine and wait until it accepts connections. If it fails, raises LocalError with its output."""
         if self.db_path is not None:
             self.db_path.parent.mkdir(parents=True, exist_ok=True)
         command = self.command()  # before the mask: this may fetch the engine, and Ctrl-C ends a fetch

@@ -26,7 +26,7 @@ class WireError(Exception):
 
 
 class Wire:
-    """Calls one engine; an asynchronous context manager. It signs requests, for engines that verify signatures."""
+    """Calls one engine; an asynchronous context manager. Signs requests, for engines that verify signatures."""
 
     def __init__(self, endpoint: str, streams_endpoint: str) -> None:
         self._endpoints = {"dynamodb": endpoint, "streams": streams_endpoint}

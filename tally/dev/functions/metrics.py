@@ -83,7 +83,7 @@ class Metrics:
                         print(line.decode(errors="replace"), file=sys.stdout, flush=True)
 
     def add_line(self, line: bytes) -> None:
-        """Read one line of a log. Ignore it if it has no metrics."""
+        """Read one line of a log. Ignore a line without metrics."""
         if _EMF_MEMBER not in line:
             return
         with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):

@@ -35,7 +35,7 @@ class Outcome:
 
     @classmethod
     def failure(cls, kind: str, message: str) -> Outcome:
-        """Returns an error outside the function's code. `kind` is Lambda's name of it, such as Runtime.ExitError."""
+        """Returns an error outside the function's code. `kind`: Lambda's name of it, such as Runtime.ExitError."""
         return cls(json.dumps({"errorType": kind, "errorMessage": message}).encode(), failed=True)
 
     @property

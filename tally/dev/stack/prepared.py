@@ -28,7 +28,7 @@ from .template import Template
 
 STACK, SERVICE = "Tally-local", "Tally-dev"  # the stack's name; the name of the service in metrics and logs
 TABLES = {name: f"{STACK}-{name.capitalize()}Table" for name in ("counts", "receipts", "ledger", "salts")}
-"""The names of the tables on the engine. Shard ids contain them, and boto3 rejects shard ids below 28 characters."""
+"""The names of the tables on the engine, which shard ids contain. boto3 rejects shard ids below 28 characters."""
 BUCKET, BUS = "tally-local-deadletterbucket", "tally-local"
 CONSOLE_CLIENT = "console"  # the client id of people who sign in to the console
 AUDIENCE = ("programs", CONSOLE_CLIENT)  # for whom an accepted token is: its `aud` or `client_id`
@@ -61,7 +61,7 @@ class PreparedStack:
 
     @property
     def objects_url(self) -> str:
-        """The URL of the object store. It has an IP address, because S3 clients prefix a host name with the bucket."""
+        """The URL of the object store, with an IP address, because S3 clients prefix a host name with the bucket."""
         return f"http://127.0.0.1:{self.port}{objects.PREFIX}"
 
     def folder(self, version: int) -> Path:
@@ -105,7 +105,7 @@ class PreparedStack:
             "AWS_ENDPOINT_URL_EVENTBRIDGE": f"http://127.0.0.1:{self.port}/dev/events",
             "TALLY_MINUTE_S": str(self.options.minute_s),
             "TALLY_LOCAL_PORT": str(self.port),
-            "no_proxy": "*",  # without it a forked process asks macOS for its proxies, which may kill the process
+            "no_proxy": "*",  # else a forked process asks macOS for the proxies, which may kill the process
         }
 
     @property

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 HEAD = struct.Struct(">II")  # before each event: how many bytes the head (for LambdaContext) and the event have
-TAKEN = b"+"  # the worker has begun with the event; without this byte, another worker can run it
+TAKEN = b"+"  # the worker has begun with the event; without this byte, another worker can run the event
 ANSWER = struct.Struct(">BI")  # before an answer: whether the answer is an error, and how many bytes it has
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -122,7 +122,7 @@ def load_code(surroundings: Json) -> tuple[Any, Json]:
 
 
 def make_handlers(declared: Any, environments: Mapping[str, Mapping[str, str]]) -> dict[str, Handler]:
-    """Returns the handlers by name. Each is made with the variables of its function only, as at a cold start."""
+    """Returns the handlers by name. Makes each handler with the variables of its function only, as at a cold start."""
     from tally.dynamo import client
 
     check_fingerprints(declared, next(iter(environments.values())))
@@ -152,7 +152,7 @@ def check_fingerprints(declared: Any, environment: Mapping[str, str]) -> None:
 
 
 def set_environment(environment: Mapping[str, str]) -> None:
-    """Replace all variables of this process by these."""
+    """Replace all variables of this process by `environment`."""
     os.environ.clear()
     os.environ.update(environment)
 
@@ -185,7 +185,7 @@ def run_events(
             set_environment(environments[name])
             for number in (1, 2):
                 os.dup2(logs[log], number)
-        observe.logger.set_correlation_id(None)  # it is still the id of the last event, perhaps of another function
+        observe.logger.set_correlation_id(None)  # not the id of the last event, perhaps of another function
         failed, answer = answer_event(handlers[name], event, LambdaContext(head))
         connection.sendall(ANSWER.pack(failed, len(answer)) + answer)
 

@@ -22,13 +22,13 @@ class Position(NamedTuple):
 
 
 class Positions:
-    """All positions, by mapping, stream and shard. Without `path` they stay in memory."""
+    """All positions, by mapping, stream and shard. Without `path`, positions stay in memory."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._positions: dict[str, Position] = {}
         self._has_changed = False
-        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):  # no file, or another version of it
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):  # no file, or one of another version
             stored = json.loads(path.read_bytes()) if path else {}
             self._positions = {name: Position(*position) for name, position in stored.items()}
 

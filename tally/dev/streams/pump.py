@@ -1,7 +1,7 @@
 """Reads the engine's streams and invokes functions as the stack's event source mappings say.
 
-Each shard of each mapping has a task, which delivers one batch at a time, in order. It retries a failed batch without
-end, in halves, as Lambda does.
+Each shard of each mapping has a task, which delivers one batch at a time, in order. The task retries a failed batch
+without end, in halves, as Lambda does.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from .batches import BatchResult, Buffer, Record, halves, read_answer
 from .positions import Position, Positions
 
 POLL_S = 0.25  # between two reads of a shard without new records, as at Lambda
-READ_ANYWAY_S = 1.0  # after it, read an engine file that looks unchanged: two writes in a millisecond look like one
+READ_ANYWAY_S = 1.0  # then read, although the engine's file looks unchanged: two writes in a millisecond look like one
 READ_RECORDS_MAX = 1_000  # of one read, DynamoDB's quota
-LIST_SHARDS_S = 10.0  # between two listings of the shards, which rarely change: the embedded engine never splits one
+LIST_SHARDS_S = 10.0  # between two listings of the shards, which rarely change: the embedded engine splits no shard
 WRITE_S = 0.5  # between two writes of the positions; a restart after a kill replays the records since the last write
 RETRY_FIRST_S, RETRY_S_MAX = 0.1, 5.0  # between attempts: a broken consumer must not use a whole CPU
 SAY_EVERY = 20  # print the first failure of a batch, then each twentieth failure
@@ -43,7 +43,7 @@ class Pump:
     positions: Positions
     say: Say
     engine_file: Path | None = None
-    """The engine's file. While its write-ahead log does not change, the pump reads less often."""
+    """The engine's file. While the write-ahead log of the file does not change, the pump reads less often."""
     tasks: asyncio.TaskGroup = field(init=False)
     following: list[tuple[StreamMapping, asyncio.Task[None]]] = field(default_factory=list)
     progress: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -155,7 +155,7 @@ class ShardReader:
         self._buffer, self._ended = Buffer(mapping, position.sequence), position.ended
         self._iterator: str | None = None
         self._caught_up = self._should_pause = False
-        self._last_stamp: object = None  # the engine's stamp before the last read, if it read no records
+        self._last_stamp: object = None  # the engine's stamp before the last read, if that read found no records
         self._read_at_s = 0.0
 
     async def run(self) -> None:

@@ -109,7 +109,7 @@ test: setup-tests lint $(ENGINE_TARGET) ## run lint and the tests of the product
 ON_LOCAL := $(addprefix tests/invariants/test_,likes.py limits.py lost_answers.py keys.py cost.py streams_wire.py \
   changes.py changed_holds.py deletion.py holds.py forgetting.py overrides.py uniques.py voids.py settling.py late_commits.py team_heartbeats.py) \
   $(addprefix tests/integration/test_,reads.py sweep.py)
-# The tests of `make dev` that also run on it: README's session, the demo, kill -9, the engine's death, a new counter.
+# The tests of `make dev` that also run on DynamoDB Local: README's session, the demo, kill -9, the engine's end, a new counter.
 DEV_ON_LOCAL := $(addprefix tests/e2e/test_,readme.py demo.py $(addprefix life.py::test_, \
   acknowledged_changes_survive_kill_9 make_dev_ends_with_one_line_when_the_engine_dies \
   a_counter_that_is_declared_while_make_dev_runs_gets_its_routes))

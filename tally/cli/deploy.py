@@ -130,7 +130,7 @@ def _delete_stale_throttles(target: Account, stack: str) -> None:
 
 def check_reservations(stack: AssemblyStack, target: Account, has_functions: bool) -> None:
     """If AWS would reject the concurrency that the stack reserves during the deploy, raises CommandError.
-    `has_functions`: the stack has functions now. Counts what these reserve as free: the deploy replaces it."""
+    `has_functions`: the stack has functions now. What these reserve counts as free, because the deploy replaces it."""
     if not stack.reserved_concurrency:
         return
     resources = target.resources(stack.name) if has_functions else []

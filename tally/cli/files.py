@@ -62,7 +62,7 @@ _Record = tuple[int, Sequence[Any]] | RefusedRow  # the number of a line, and th
 
 
 class OldReading(NamedTuple):
-    """The value of an old counter for an id at a time (`at_s`, epoch seconds). `line`: its line's number."""
+    """The value of an old counter for an id at a time (`at_s`, epoch seconds). `line`: the number of its line."""
 
     line: int
     id: str

@@ -234,7 +234,7 @@ def _settings_of(client: DynamoDBClient, source: str) -> TableSettings:
 
 
 def _apply_settings(client: DynamoDBClient, target: str, wanted: TableSettings) -> None:
-    """Gives a new table the settings that a restore leaves out. A stream, the last, says that all is done."""
+    """Gives a new table the settings that a restore leaves out. Adds the stream last: a table with a stream is done."""
     table = _describe_table(client, target) or {}
     present_ttl: Any = client.describe_time_to_live(TableName=target)["TimeToLiveDescription"]
     if wanted.ttl_attribute and present_ttl.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):

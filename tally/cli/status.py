@@ -139,7 +139,7 @@ def subscribers_check(stack: Stack) -> Check:
 
 
 def failed_events_check(stack: Stack) -> Check:
-    """Counts the asynchronous events that Lambda put into a queue after their last try, also events being read."""
+    """Counts the asynchronous events that failed at each try, also the events that somebody is reading."""
     if not stack.status:
         return Check(f"{DEV} has no queue of failed events", {"messages": None})
     queue = stack.outputs["FailedEventsQueueUrl"]

@@ -17,9 +17,9 @@ from .terminal import CommandError
 TABLES = ("counts", "receipts", "ledger")
 SAME_DAY_S = 12 * 3600  # copies of a day start within an hour, of two days at least 23 hours apart
 _COPIED_TABLE = re.compile(r"(arn:.+:table/.+?(?:-[0-9]{8}T[0-9]{6})?)-(counts|receipts|ledger)")
-_RESTORED = re.compile(r"-[0-9]{8}T[0-9]{6}$")
+_RESTORED_SUFFIX = re.compile(r"-[0-9]{8}T[0-9]{6}$")  # the time that a restore adds
 _READY = ("COMPLETED", "AVAILABLE")  # statuses of a copy
-_ROLE = "service-role/AWSBackupDefaultServiceRole"
+_ROLE = "service-role/AWSBackupDefaultServiceRole"  # AWS Backup makes it
 _FAILED, _AT_WORK = ("ABORTED", "FAILED"), ("PENDING", "RUNNING")  # statuses of a job
 
 
@@ -103,5 +103,5 @@ class Vault:
 
 
 def _original_prefix(tables: str) -> str:
-    """Returns the prefix without the time that a restore adds."""
-    return _RESTORED.sub("", tables)
+    """Returns the prefix of the live tables. `tables`: a prefix, perhaps with the time that a restore adds."""
+    return _RESTORED_SUFFIX.sub("", tables)

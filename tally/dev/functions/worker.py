@@ -50,7 +50,7 @@ class Outcome:
 
 @dataclass(eq=False)
 class Worker:
-    """One process, which handles one invocation at a time. `alive`: this program has not killed it."""
+    """One process, which handles one invocation at a time. `alive`: False after `kill`."""
 
     zygote: Zygote
     pid: int

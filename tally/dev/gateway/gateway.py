@@ -58,7 +58,7 @@ class LogEntry:
         return _LOG_VARIABLE.sub(lambda match: self._value(match[1]), log_format) + "\n"
 
     def _value(self, name: str) -> str:
-        """Returns the text of a variable. `messageString` gets quotes here, and other values by the format."""
+        """Returns the text of a variable. `messageString` has its quotes; other values get quotes in the log format."""
         if name == "error.messageString" and "error.message" in self.values:
             return json.dumps(self.values["error.message"])
         return json.dumps(self.values.get(name, "-"))[1:-1]

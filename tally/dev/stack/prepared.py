@@ -31,7 +31,7 @@ TABLES = {name: f"{STACK}-{name.capitalize()}Table" for name in ("counts", "rece
 """The names of the tables on the engine, which shard ids contain. boto3 rejects shard ids below 28 characters."""
 BUCKET, BUS = "tally-local-deadletterbucket", "tally-local"
 CONSOLE_CLIENT = "console"  # the client id of people who sign in to the console
-AUDIENCE = ("programs", CONSOLE_CLIENT)  # for whom an accepted token is: its `aud` or `client_id`
+AUDIENCE = ("programs", CONSOLE_CLIENT)  # a token is accepted if its `aud` or `client_id` is one of these
 LOG_BYTES_MAX = 20 * 1024 * 1024  # at the next start, a larger log becomes `.log.old`
 
 

@@ -2,7 +2,7 @@
 
 A worker can run any function, one event at a time. Event and answer are JSON, as in Lambda. The zygote is a process of
 its own, so code that does not load cannot harm the server. Changed code needs a new zygote. This file imports nothing
-else of `tally.dev`, as a deployed function cannot.
+else of `tally.dev`, which deployed functions lack.
 
 The server and the zygote exchange lines of JSON over the socket whose descriptor is the zygote's argument:
 the server sends the `Surroundings`; the zygote sends the description of the stack; the server sends the variables of

@@ -45,7 +45,7 @@ class Buffer:
     def __init__(self, mapping: StreamMapping, position: str | None = None) -> None:
         self.mapping = mapping
         self._position = self.read_to = position
-        """Sequence numbers, or None. `_position`: of the last record that is done; `read_to`: that was read."""
+        """Sequence numbers, or None: `_position` of the last record that is done, `read_to` of the last record read."""
         self._records: deque[Record] = deque()
         self._bytes = 0
         self._batch_window_began_s = 0.0
@@ -103,7 +103,7 @@ class Buffer:
         if length_s := self.mapping.tumbling_window_s:
             start_s = int(now_s) // length_s * length_s
             window = {
-                "window": {"start": _instant(start_s), "end": _instant(start_s + length_s)},
+                "window": {"start": _format_instant(start_s), "end": _format_instant(start_s + length_s)},
                 "state": {},
                 "shardId": shard,
                 "eventSourceARN": arn,
@@ -140,5 +140,5 @@ def halves(records: Sequence[Record]) -> list[Sequence[Record]]:
     return [records[:middle], records[middle:]]
 
 
-def _instant(seconds: int) -> str:
+def _format_instant(seconds: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

@@ -24,7 +24,7 @@ from .batches import BatchResult, Buffer, Record, halves, read_answer
 from .positions import Position, Positions
 
 POLL_S = 0.25  # between two reads of a shard without new records, as at Lambda
-READ_ANYWAY_S = 1.0  # then read, although the engine's file looks unchanged: two writes in a millisecond look like one
+READ_ANYWAY_S = 1.0  # read after this time, even if the engine's file looks unchanged: two fast writes look like one
 READ_RECORDS_MAX = 1_000  # of one read, DynamoDB's quota
 LIST_SHARDS_S = 10.0  # between two listings of the shards, which rarely change: the embedded engine splits no shard
 WRITE_S = 0.5  # between two writes of the positions; a restart after a kill replays the records since the last write

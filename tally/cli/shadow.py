@@ -89,7 +89,7 @@ class OldReadings:
 @dataclass
 class Comparison:
     """The result of a comparison. `ids`: the sums of each id (`_sums`). `away`: how many readings are too far from a
-    full hour. `since`, `as_of`: Tally's series are complete from the first to the second, in epoch seconds."""
+    full hour. Tally's series are complete from `since` to `as_of` (epoch seconds; None: nothing is summed up)."""
 
     counter: str
     rows: list[ComparedSpan]
@@ -115,7 +115,7 @@ def print_comparison(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the comparison. Returns 1 if the old number is wrong in a row, 2 if no row can be compared."""
     counter: Counter = args.counter
     if counter.period is not None:
-        why = "its series joins them all: an old number cannot be compared"
+        why = "its series has the sum of all periods: an old number cannot be compared"
         raise CommandError(f"{counter.name} has periods, and {why}")
     old = _read_files(args, counter)
     if old.bad:

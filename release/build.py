@@ -59,8 +59,8 @@ def _copy(path: Path, target: Path) -> None:
     shutil.copyfile(path, target)
 
 
-def build(out: Path) -> Path:
-    """Build the wheel into the folder `out`, and return its path. Raises BuildError."""
+def build(out_folder: Path) -> Path:
+    """Build the wheel into `out_folder`, and return its path. Raises BuildError."""
     from tally.cdk.bundling import BundlingError, install_packages  # imported here: `make npm` works without the CDK
 
     with tempfile.TemporaryDirectory() as folder:
@@ -75,8 +75,8 @@ def build(out: Path) -> Path:
         if process.returncode:
             raise BuildError(f"uv could not build the wheel: {' '.join(process.stderr.split())}")
         [wheel] = built.glob("*.whl")
-        out.mkdir(parents=True, exist_ok=True)
-        return Path(shutil.move(wheel, out / wheel.name))
+        out_folder.mkdir(parents=True, exist_ok=True)
+        return Path(shutil.move(wheel, out_folder / wheel.name))
 
 
 def run(target: str, make: Callable[[Path], Path]) -> int:

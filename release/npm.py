@@ -31,19 +31,19 @@ def package_json() -> dict[str, object]:
     return {"name": package.pop("name"), "version": version(), **package, **origin}
 
 
-def pack(out: Path) -> Path:
-    """Write the package into the folder `out`, and return its path. Raises BuildError."""
+def pack(out_folder: Path) -> Path:
+    """Write the package into `out_folder`, and return its path. Raises BuildError."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder)
         for path in (*(path for path in git_files() if path.startswith(CLIENT_FOLDER)), "LICENSE"):
             shutil.copyfile(ROOT / path, source / Path(path).name)
         (source / "package.json").write_text(json.dumps(package_json(), indent=2), encoding="utf-8")
-        out.mkdir(parents=True, exist_ok=True)
-        command = ["npm", "pack", "--silent", "--pack-destination", str(out.resolve())]
+        out_folder.mkdir(parents=True, exist_ok=True)
+        command = ["npm", "pack", "--silent", "--pack-destination", str(out_folder.resolve())]
         process = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=60)
         if process.returncode:
             raise BuildError(f"npm could not pack the client: {' '.join(process.stderr.split())}")
-        return out / process.stdout.strip()
+        return out_folder / process.stdout.strip()
 
 
 if __name__ == "__main__":

@@ -77,8 +77,8 @@ def _run(arguments: Sequence[str]) -> int:
     except Exception as error:  # perhaps another program has the port, and its answers make any line fail
         if os.environ.get("TALLY_TRACEBACK") or (isinstance(error, OSError) and error.errno in UNWRITTEN):
             raise  # `main` prints the error
-        what = " ".join(f"{type(error).__name__}: {error}".split())[:ERROR_CHARACTERS_MAX]
-        line = f"an answer cannot be read, or Tally has a bug: {what} (TALLY_TRACEBACK=1 shows where)"
+        error_text = " ".join(f"{type(error).__name__}: {error}".split())[:ERROR_CHARACTERS_MAX]
+        line = f"an answer cannot be read, or Tally has a bug: {error_text} (TALLY_TRACEBACK=1 shows where)"
         print(f"tally: {line}", file=sys.stderr)
     return BAD
 

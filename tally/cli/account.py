@@ -132,8 +132,8 @@ class Account:
             self.client("ssm", region).get_parameter(Name=f"/cdk-bootstrap/{qualifier}/version")
         except ClientError as error:
             if error.response["Error"]["Code"] == "ParameterNotFound":
-                cdk, where = shlex.join(cdk_command(shown=True)), f"aws://{self.id}/{region}"
-                command = " ".join([cdk, "bootstrap", where, *self.profile_options])
+                cdk, environment = shlex.join(cdk_command(shown=True)), f"aws://{self.id}/{region}"
+                command = " ".join([cdk, "bootstrap", environment, *self.profile_options])
                 raise CommandError(f"account {self.id} was never bootstrapped in {region}: run {command}") from None
 
 

@@ -78,7 +78,7 @@ def _bar_cell(console: Console, bar: Bar) -> RenderableType:
     return "" if console.options.ascii_only else bar
 
 
-def draw_top(title: str, listed: Sequence[tuple[str, int]]) -> None:
+def draw_top(title: str, ids_and_values: Sequence[tuple[str, int]]) -> None:
     """Draws a top list with bars. A long id takes more lines, and is never cut."""
     console = Console(highlight=False)
     console.print(Text(title, style="bold"))
@@ -86,8 +86,8 @@ def draw_top(title: str, listed: Sequence[tuple[str, int]]) -> None:
     table.columns[0].style = "dim"
     table.columns[1].no_wrap, table.columns[1].overflow = False, "fold"
     table.columns[1].max_width = max(16, console.width // 2)
-    for place, (id_, value) in enumerate(listed, 1):
-        bar = Bar(listed[0][1], 0, value, color=UP)
+    for place, (id_, value) in enumerate(ids_and_values, 1):
+        bar = Bar(ids_and_values[0][1], 0, value, color=UP)
         table.add_row(str(place), Text(id_), f"{value:,}", _bar_cell(console, bar))
     console.print(table)
 
@@ -107,13 +107,13 @@ def draw_watch(title: str, interval_s: int, values_read: Iterable[WatchedValue],
             state = f"as of {as_of}, every {interval_s} s; Ctrl-C ends"
             if read.error:
                 state = f"connection lost at {_clock(lost_s, zone)}, trying again: {read.error}"
-            drawn = Group(
+            drawing = Group(
                 Text(title, style="bold"),
                 Text(f"{read.value:,}", style="dim" if read.error else f"bold {UP}"),
                 *(lines or [Text("no change yet", style="dim")]),
                 Text(state, style=DOWN if read.error else "dim"),
             )
-            live.update(drawn, refresh=True)
+            live.update(drawing, refresh=True)
 
 
 def _clock(epoch_s: int, zone: tzinfo) -> str:

@@ -103,8 +103,8 @@ def _suspects(args: argparse.Namespace, stack: Stack) -> list[Number]:
         if row.counter in stack.counters:
             suspects[row.counter, row.target] = Number(stack.counters[row.counter], row.target)
         else:
-            what = f"{row.counter} {row.target} drifts by {row.drift:+d}"
-            note(f"{what}, but lambdas/counters.py declares no such counter")
+            drift_text = f"{row.counter} {row.target} drifts by {row.drift:+d}"
+            note(f"{drift_text}, but lambdas/counters.py declares no such counter")
     return [suspects[name] for name in sorted(suspects)]
 
 
@@ -148,8 +148,8 @@ def reasons_not_compared(args: argparse.Namespace, stack: Stack) -> list[str]:
             continue
         changed, groups = changed_groups.get(counter.name, 0), health.count_team_numbers(stack.store, counter)
         line = f"{counter.name}: {groups:,} groups have {counter.watch.attribute}"
-        within = f" of them changed within {counter.watch.within_s} s and wait to be compared"
-        line += f", {changed:,}{within}" if changed else ""
+        waiting_text = f" of them changed within {counter.watch.within_s} s and wait to be compared"
+        line += f", {changed:,}{waiting_text}" if changed else ""
         if changed >= groups:
             unknown.append(line)
         else:
@@ -207,9 +207,9 @@ def repair_command(args: argparse.Namespace) -> str:
     """Returns the command that repairs what `check` found."""
     named = [args.counter.name, *args.ids] if args.counter else []
     only = ["--only", args.only] if args.only else []
-    where = ["--local"] if args.local else ["--stack", args.stack]
+    stack_options = ["--local"] if args.local else ["--stack", args.stack]
     port = ["--port", str(args.port)] if args.port else []
-    return f"tally repair {shlex.join([*where, *port, *only, *named])} --by NAME --why TEXT"
+    return f"tally repair {shlex.join([*stack_options, *port, *only, *named])} --by NAME --why TEXT"
 
 
 def _add_arguments(parser: Parser, counters: Counters) -> None:

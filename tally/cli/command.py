@@ -119,10 +119,10 @@ class Command:
         if self.needs_stack:
             from .connection import PORT_DEFAULT
 
-            where = parser.add_mutually_exclusive_group()
-            where.add_argument("--local", action="store_true", help=f"use a running {DEV}")
+            stack_options = parser.add_mutually_exclusive_group()
+            stack_options.add_argument("--local", action="store_true", help=f"use a running {DEV}")
             stack = f"use this stack in AWS (default: {STACK_DEFAULT})"
-            where.add_argument("--stack", metavar="NAME", default=STACK_DEFAULT, help=stack)
+            stack_options.add_argument("--stack", metavar="NAME", default=STACK_DEFAULT, help=stack)
             port, text = values.whole_number(1, 65535), f"the port of {DEV}, with --local"
             parser.add_argument("--port", type=port, help=f"{text} (default: PORT, or {PORT_DEFAULT})")
 

@@ -74,8 +74,8 @@ def parser(counters: Counters, names: Sequence[str] = tuple(COMMAND_SUMMARIES)) 
     parts = ["usage: tally COMMAND [--local | --stack NAME] …\n       tally help COMMAND"]
     for purpose, of_purpose in SUMMARIES_BY_PURPOSE.items():
         parts.append("\n".join([purpose, *(f"  {name:12}{summary.about}" for name, summary in of_purpose.items())]))
-    where = f"`--local` uses a running {DEV} (`--port`), `--stack NAME` a stack in AWS ({STACK_DEFAULT})."
-    parser.overview = "\n\n".join([*parts, where, EXIT_STATUS]) + "\n"
+    stack_help = f"`--local` uses a running {DEV} (`--port`), `--stack NAME` a stack in AWS ({STACK_DEFAULT})."
+    parser.overview = "\n\n".join([*parts, stack_help, EXIT_STATUS]) + "\n"
     parser.set_defaults(parser=parser, declared=counters)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in names:

@@ -52,17 +52,17 @@ def count(args: argparse.Namespace, stack: Stack) -> int:
         tally = make_client(args, stack, *FUNCTIONS, has_caller=args.counter.changes != ANYONE)
         if args.visitor is not None:
             visit = tally.add_visitor(args.counter.name, args.id, args.visitor)
-            how = "counted" if visit["new"] else "was counted before, and not again"
-            print_json_or_line(args, {**visit}, f"{args.counter.name} {args.id} {visit['period']}: {how}")
+            outcome = "counted" if visit["new"] else "was counted before, and not again"
+            print_json_or_line(args, {**visit}, f"{args.counter.name} {args.id} {visit['period']}: {outcome}")
             return 0
         answer = _send(tally, args, key)
     except LimitReachedError as error:
         note(error.detail)
         return 1
     result = f", and is {answer['value']}" if "value" in answer else ", visible within seconds"
-    how = "was counted before, and not again" if answer["replayed"] else f"counted{result}"
-    how += ", beyond the limit" if answer.get("over") else ""
-    print_json_or_line(args, {**answer, "key": key}, f"{args.counter.name} {args.id}: {how} (--key {key})")
+    outcome = "was counted before, and not again" if answer["replayed"] else f"counted{result}"
+    outcome += ", beyond the limit" if answer.get("over") else ""
+    print_json_or_line(args, {**answer, "key": key}, f"{args.counter.name} {args.id}: {outcome} (--key {key})")
     return 0
 
 

@@ -231,12 +231,12 @@ def _check_fingerprints(target: Account, stack: AssemblyStack, declared: Declara
     fingerprints.check(stored, declared.counters)
 
 
-def _deploy_assembly(assembly: Path, stacks: Sequence[AssemblyStack], target: Account, more: Sequence[str]) -> int:
-    """Deploys the assembly, and prints what to call. `more`: more options of `cdk deploy`."""
+def _deploy_assembly(assembly: Path, stacks: Sequence[AssemblyStack], target: Account, extras: Sequence[str]) -> int:
+    """Deploys the assembly, and prints what to call. `extras`: options of the user for `cdk deploy`."""
     with tempfile.TemporaryDirectory() as folder:
         outputs_file = Path(folder) / "outputs.json"
         options = ["--require-approval", "never", "--outputs-file", str(outputs_file)]
-        if _run_cdk(target, "deploy", "--all", "--app", str(assembly), *options, *more):
+        if _run_cdk(target, "deploy", "--all", "--app", str(assembly), *options, *extras):
             print("tally: not deployed: see the error of cdk above", file=sys.stderr)
             return 1
         outputs = json.loads(outputs_file.read_text()) if outputs_file.exists() else {}

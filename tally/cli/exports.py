@@ -57,8 +57,8 @@ def export(args: argparse.Namespace, stack: Stack) -> int:
     """Writes the numbers, the children or the limits of a counter. Scans the counts table."""
     counter, store = args.counter, stack.store
     if args.children and not counter.child:
-        where = "" if counter.items is None else f": export the table {counter.items.table}"
-        raise CommandError(f"{counter.name} has no children{where}")
+        hint = "" if counter.items is None else f": export the table {counter.items.table}"
+        raise CommandError(f"{counter.name} has no children{hint}")
     stack.check_counted(counter)
     names = ("id", "limit") if args.limits else (files.CHILDREN if args.children else files.NUMBERS).columns(counter)
     read_rows = _read_limits if args.limits else _read_children if args.children else _read_numbers

@@ -87,8 +87,8 @@ def say_dead_letters(args: argparse.Namespace, markers: list[DeadLetterMarker]) 
     """Prints a line for each dead letter."""
     for marker in markers:
         body = {"found": "dead letter", "object": marker.object, "at": marker.at_s, "reason": marker.reason}
-        what = f"{marker.object}, a dead letter since {format_time(marker.at_s)}: {marker.reason}"
-        print_json_or_line(args, body, f"waits    {what}: a repair applies it")
+        letter_text = f"{marker.object}, a dead letter since {format_time(marker.at_s)}: {marker.reason}"
+        print_json_or_line(args, body, f"waits    {letter_text}: a repair applies it")
 
 
 def say_losses(args: argparse.Namespace, losses: list[Loss]) -> None:
@@ -96,8 +96,8 @@ def say_losses(args: argparse.Namespace, losses: list[Loss]) -> None:
     for loss in losses:
         times = {"since": loss.since_s, "until": loss.until_s}
         when = f"from {format_time(loss.since_s)} to {format_time(loss.until_s)}"
-        what = "a dead letter" if loss.name.startswith(LETTER_PREFIX) else "records"
-        line = f"gap      {loss.consumer} may have lost {what}, {when}: as_of waits for `repair --acknowledge`"
+        lost = "a dead letter" if loss.name.startswith(LETTER_PREFIX) else "records"
+        line = f"gap      {loss.consumer} may have lost {lost}, {when}: as_of waits for `repair --acknowledge`"
         print_json_or_line(args, {"found": "gap", "consumer": loss.consumer, **times}, line)
 
 

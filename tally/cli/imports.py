@@ -117,8 +117,8 @@ def import_file(args: argparse.Namespace, stack: Stack) -> int:
             note(f"{format_rows(checked.expired)} of periods that {counter.name} does not keep: nobody can read them")
         if checked.bad_rows and not args.skip_bad:
             bad_rows, hidden = format_rows(checked.bad_rows), checked.bad_rows - len(checked.bad)
-            more = f" ({hidden} more than these)" if hidden else ""
-            note(f"{bad_rows} cannot be imported{more}, so no row is imported; --skip-bad leaves these rows out")
+            hidden_text = f" ({hidden} more than these)" if hidden else ""
+            note(f"{bad_rows} cannot be imported{hidden_text}, so no row is imported; --skip-bad leaves these rows out")
             return BAD_INPUT
         if not args.yes:
             total = "" if source.are_children else f", {checked.total} in all"

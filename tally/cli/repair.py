@@ -180,13 +180,13 @@ def _rebuild_numbers(args: argparse.Namespace, reconciler: Reconciler, findings:
     return _fix_each(findings, rebuild_one)
 
 
-def _fix_each(things: Sequence[Any], fix: Callable[[Any], None]) -> int:
+def _fix_each(to_fix: Sequence[Any], fix: Callable[[Any], None]) -> int:
     """Repairs each thing, also after a failure. Returns how many failed."""
     failures = 0
-    with progress_bar(things, "number", "repaired") as each:
-        for thing in each:
+    with progress_bar(to_fix, "number", "repaired") as each:
+        for one in each:
             try:
-                fix(thing)
+                fix(one)
             except TallyError as error:
                 note(error.detail)
                 failures += 1

@@ -93,11 +93,11 @@ def scan(args: argparse.Namespace, stack: Stack) -> int:
     groups, wrong = _set_all(recount)
     recount.close(has_counted_all=True, groups_found=groups)
     read = scan_state.read_scan(stack.store, name).items
-    found = list(faults.read_faults(stack.store, counter))
+    found_faults = list(faults.read_faults(stack.store, counter))
     line = f"{name} is counted: {read:,} items read, {groups:,} groups, {wrong:,} numbers set"
-    if found:
-        items = sum(fault.items for fault in found)
-        line += f"; {items:,} items count for nothing: {'; '.join(map(str, found))}"
+    if found_faults:
+        items = sum(fault.items for fault in found_faults)
+        line += f"; {items:,} items count for nothing: {'; '.join(map(str, found_faults))}"
     say(line)
     if missing := health.why_not_comparable(stack.store, counter):
         note(f"cannot tell: {name}: {missing}")

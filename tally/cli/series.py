@@ -115,7 +115,7 @@ def print_series(args: argparse.Namespace, stack: Stack) -> int:
         rows += [(iso(repair["at"], zone), repair["value"], REPAIR) for repair in body["repairs"]]
         print_csv(("from", "value", "kind"), rows)
     unit = " first visits" if args.counter.unique else ""
-    remark(_series_remarks(body, points, zone, unit), drawn=may_draw(args))
+    remark(_series_remarks(body, points, zone, unit), is_drawn=may_draw(args))
     return 0
 
 
@@ -124,13 +124,13 @@ def print_top_list(args: argparse.Namespace, stack: Stack) -> int:
     body = top_lists.top_list(Call(stack.store), args.counter, args.by, args.span, args.limit)
     if body["as_of"] is None or args.json:
         return _print_answer(body, args)
-    listed = [(tally["id"], tally["value"]) for tally in body["top"]]
+    ids_and_values = [(tally["id"], tally["value"]) for tally in body["top"]]
     if may_draw(args):
         from . import charts
 
-        charts.draw_top(f"{body['counter']} that moved up most, {_span_text(body)}", listed)
+        charts.draw_top(f"{body['counter']} that moved up most, {_span_text(body)}", ids_and_values)
     else:
-        print_csv(("id", "value"), listed)
+        print_csv(("id", "value"), ids_and_values)
     if not body["top"]:
         exactness = f"nothing moved up: {body['counter']}, {_span_text(body)}"
     elif body["error_max"]:
@@ -138,7 +138,7 @@ def print_top_list(args: argparse.Namespace, stack: Stack) -> int:
         exactness = f"a value may be wrong by up to {error}; an unlisted id may be up to {error} above the last value"
     else:
         exactness = "each value is exact"
-    remark([exactness, _complete_text(body, viewers_zone())], drawn=may_draw(args))
+    remark([exactness, _complete_text(body, viewers_zone())], is_drawn=may_draw(args))
     return 0
 
 

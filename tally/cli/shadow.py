@@ -117,11 +117,11 @@ def print_comparison(args: argparse.Namespace, stack: Stack) -> int:
     if counter.period is not None:
         why = "its series has the sum of all periods: an old number cannot be compared"
         raise CommandError(f"{counter.name} has periods, and {why}")
-    old = _read_files(args, counter)
-    if old.bad:
-        note(f"{files.format_rows(old.bad)} cannot be read: nothing is compared")
+    old_readings = _read_files(args, counter)
+    if old_readings.bad:
+        note(f"{files.format_rows(old_readings.bad)} cannot be read: nothing is compared")
         return BAD_INPUT
-    compared = _compare(stack.store, counter, old)
+    compared = _compare(stack.store, counter, old_readings)
     zone = args.tz or viewers_zone()
     if args.json:
         say(json.dumps(compared.body()))
@@ -134,7 +134,7 @@ def print_comparison(args: argparse.Namespace, stack: Stack) -> int:
         spans = [(iso(row.from_s, zone), iso(row.to_s, zone), row) for row in compared.rows]
         lines = ([*span, row.ids, row.old, row.tally, row.excess] for *span, row in spans)
         print_csv(("from", "to", "ids", "old", "tally", "excess"), lines)
-    remark(_remarks(compared, args, zone), drawn=may_draw(args))
+    remark(_remarks(compared, args, zone), is_drawn=may_draw(args))
     if all(row.excess is None for row in compared.rows):
         return BAD_INPUT
     return DIFFERS if any(one["over"] or one["under"] for one in compared.ids) else 0
@@ -142,24 +142,24 @@ def print_comparison(args: argparse.Namespace, stack: Stack) -> int:
 
 def _read_files(args: argparse.Namespace, counter: Counter) -> OldReadings:
     """Returns the readings of the files, and prints the first lines that cannot be read. Raises CommandError."""
-    old = OldReadings()
+    old_readings = OldReadings()
     for name in args.files:
         with files.open_input(name) as file:
             text = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
             try:
                 form = files.format_of(name, args.format)
                 for row in progress_bar(files.read(text, form, files.READINGS, counter), "row", "read"):
-                    refused = row if isinstance(row, RefusedRow) else old.add(row, args.within)
+                    refused = row if isinstance(row, RefusedRow) else old_readings.add(row, args.within)
                     if refused is None:
                         continue
-                    old.bad += 1
-                    if old.bad <= PRINTED_LINES_MAX:
+                    old_readings.bad += 1
+                    if old_readings.bad <= PRINTED_LINES_MAX:
                         note(f"{name}: line {refused.line}: {refused.why}")
             except CommandError as error:
                 raise CommandError(f"{name}: {error}") from None
             finally:
                 text.detach()
-    return old
+    return old_readings
 
 
 def _compare(store: Store, counter: Counter, old: OldReadings) -> Comparison:

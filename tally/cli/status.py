@@ -44,8 +44,8 @@ def print_status(args: argparse.Namespace, stack: Stack) -> int:
             for section in _runbook_member(name, result).values():
                 say(f"{'':23}see {section}")
         if wrong:
-            more = ". Run `tally check`, then see docs/runbook.md" if set(wrong) & set(EXPLAINED_BY_CHECK) else ""
-            say(f"action needed: {', '.join(wrong)}{more}")
+            advice = ". Run `tally check`, then see docs/runbook.md" if set(wrong) & set(EXPLAINED_BY_CHECK) else ""
+            say(f"action needed: {', '.join(wrong)}{advice}")
         elif not unknown:
             say("all is well")
     if unknown:

@@ -70,10 +70,10 @@ class WatchedValue(NamedTuple):
     error: str = ""
 
 
-def progress_bar(things: Iterable[Any] | None, unit: str, description: str, total: int | None = None) -> tqdm[Any]:
-    """Returns the things with a progress bar, if stderr is a terminal. `things` None: the caller updates the bar."""
+def progress_bar(iterable: Iterable[Any] | None, unit: str, description: str, total: int | None = None) -> tqdm[Any]:
+    """Returns `iterable` with a progress bar, if stderr is a terminal. `iterable` None: the caller updates the bar."""
     hidden = not sys.stderr.isatty()
-    return _tqdm()(things, description, total, leave=False, file=sys.stderr, disable=hidden, unit=f" {unit}")
+    return _tqdm()(iterable, description, total, leave=False, file=sys.stderr, disable=hidden, unit=f" {unit}")
 
 
 def _tqdm() -> Any:
@@ -100,11 +100,11 @@ def print_csv(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     writer.writerows(rows)
 
 
-def remark(lines: Iterable[str], *, drawn: bool) -> None:
-    """Prints remarks on the numbers. `drawn`: on stdout, below the drawing. Else on stderr, because stdout has data."""
+def remark(lines: Iterable[str], *, is_drawn: bool) -> None:
+    """Prints remarks: on stdout below a drawing (`is_drawn`), else on stderr, because stdout has CSV or JSON."""
     sys.stdout.flush()
     for line in lines:
-        (say if drawn else note)(line)
+        (say if is_drawn else note)(line)
 
 
 def iso(epoch_s: int, zone: tzinfo) -> str:

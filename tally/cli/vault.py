@@ -83,7 +83,7 @@ class Vault:
         failed = sum(job["Status"] in _FAILED for job in jobs)
         # For a token that it knows, AWS Backup returns the old job. So this finds a running job, and not a failed job.
         token = hashlib.sha256(f"{copy.arn} {target} {failed}".encode()).hexdigest()
-        begun = self._client.start_restore_job(
+        job = self._client.start_restore_job(
             RecoveryPointArn=copy.arn,
             # The template uses DynamoDB's own key, too.
             Metadata={"targetTableName": target, "encryptionType": "Default", "kmsMasterKeyArn": "Not Applicable"},
@@ -91,7 +91,7 @@ class Vault:
             IdempotencyToken=token,
             ResourceType="DynamoDB",
         )
-        return str(begun["RestoreJobId"])
+        return str(job["RestoreJobId"])
 
     def check(self, jobs: Iterable[str]) -> None:
         """If a job has failed, raises CommandError with the message of AWS Backup."""

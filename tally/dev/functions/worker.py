@@ -34,9 +34,9 @@ class Outcome:
     failed: bool = False
 
     @classmethod
-    def failure(cls, kind: str, message: str) -> Outcome:
-        """Returns an error outside the function's code. `kind`: Lambda's name of it, such as Runtime.ExitError."""
-        return cls(json.dumps({"errorType": kind, "errorMessage": message}).encode(), failed=True)
+    def failure(cls, error_type: str, message: str) -> Outcome:
+        """Returns an error outside the function's code. `error_type`: Lambda's name, as Runtime.ExitError."""
+        return cls(json.dumps({"errorType": error_type, "errorMessage": message}).encode(), failed=True)
 
     @property
     def reason(self) -> str:

@@ -62,13 +62,13 @@ class Workers:
 
     def replace(self, zygote: Zygote, functions: Mapping[str, Function]) -> None:
         """Run new code from now on. An invocation that runs ends with the old code."""
-        old, self._zygote, self.functions = self._zygote, zygote, functions
-        old.retired = True
+        old_zygote, self._zygote, self.functions = self._zygote, zygote, functions
+        old_zygote.retired = True
         for worker in self._idle:
-            old.discard(worker)
+            old_zygote.discard(worker)
         self._idle.clear()
-        if not old.workers:
-            old.close()
+        if not old_zygote.workers:
+            old_zygote.close()
         self._grow()
 
     async def close(self) -> None:

@@ -95,8 +95,8 @@ class Gateway:
             response = Response(response.status, response.body, tuple(replaced))
         if response.status >= 500:
             reason = entry.values.get("integrationErrorMessage", "the function's own answer")
-            where = f"request {request_id}, log {entry.values.get('function', 'access')}.log"
-            self._say(f"{response.status} for {entry.values.get('routeKey', 'no route')}: {reason} ({where})")
+            log_hint = f"request {request_id}, log {entry.values.get('function', 'access')}.log"
+            self._say(f"{response.status} for {entry.values.get('routeKey', 'no route')}: {reason} ({log_hint})")
         entry.values |= {
             "requestId": request_id,
             "requestTime": time.strftime("%d/%b/%Y:%H:%M:%S +0000", time.gmtime()),

@@ -35,19 +35,19 @@ Tables = Mapping[str, FoundTable]
 
 async def find(tables: Collection[str], wire: Wire) -> Tables:
     """Returns the tables of this list that the engine has."""
-    found: dict[str, FoundTable] = {}
+    existing_tables: dict[str, FoundTable] = {}
     for name in tables:
         with contextlib.suppress(WireError):  # the engine does not have the table
             table = (await wire.call("dynamodb", "DescribeTable", TableName=name))["Table"]
             stream = table.get("StreamSpecification") or {}
             arn = table["LatestStreamArn"] if stream.get("StreamEnabled") else ""
-            found[name] = FoundTable(key_names(table["KeySchema"]), arn, stream.get("StreamViewType"))
-    return found
+            existing_tables[name] = FoundTable(key_names(table["KeySchema"]), arn, stream.get("StreamViewType"))
+    return existing_tables
 
 
 def with_team_tables(template: Template, tables: Collection[str], arns: Mapping[str, str], found: Tables) -> Template:
-    """Returns the stack with the tables that can be read, and a warning for each other table. `arns`: the ARN of each
-    stream of Tally's own tables, by its stand-in."""
+    """Returns the stack with the team tables that can be read, and a warning for each other table. `arns`: the ARN of
+    each stream of Tally's own tables, by its stand-in. `found`: the team tables that exist."""
     mappings: list[StreamMapping] = []
     warnings: list[str] = []
     read_tables: dict[str, Mapping[str, str]] = {}

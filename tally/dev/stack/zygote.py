@@ -112,13 +112,13 @@ def load_code(surroundings: Json) -> tuple[Any, Json]:
     schemas = deployment.table_schemas(declared.counters.values())
     values = surroundings["place"]
     tables, streams = ({one: values[field][one.value] for one in schemas} for field in ("tables", "streams"))
-    place = deployment.Surroundings(
+    parsed = deployment.Surroundings(
         **{**values, "tables": tables, "streams": streams, "likers_visible": UserVisibility(likers)},
         team_tables={name: TeamTable(name, "") for name in declared.team_tables},  # the server adds their streams
     )
-    openapi = document_json(declared.operations, declared.counters, likers_visible=place.likers_visible)
+    openapi = document_json(declared.operations, declared.counters, likers_visible=parsed.likers_visible)
     health.OPENAPI_FILE.write_text(openapi, encoding="utf-8")
-    return declared, deployment_document(declared, place, surroundings["console"], surroundings["console_client"])
+    return declared, deployment_document(declared, parsed, surroundings["console"], surroundings["console_client"])
 
 
 def make_handlers(declared: Any, environments: Mapping[str, Mapping[str, str]]) -> dict[str, Handler]:

@@ -186,9 +186,9 @@ class ShardReader:
         self._read_at_s = now_s
         if self._iterator is None:
             self._iterator = await self._first_iterator()
-        where = {"ShardIterator": self._iterator, "Limit": READ_RECORDS_MAX}
+        request = {"ShardIterator": self._iterator, "Limit": READ_RECORDS_MAX}
         try:
-            answer = await self._pump.wire.call("streams", "GetRecords", **where)
+            answer = await self._pump.wire.call("streams", "GetRecords", **request)
         except WireError as error:
             if error.kind != _TRIMMED:
                 raise
@@ -215,10 +215,10 @@ class ShardReader:
                     raise
         return await self._iterator_at(ShardIteratorType="TRIM_HORIZON")
 
-    async def _iterator_at(self, **where: str) -> str:
+    async def _iterator_at(self, **start: str) -> str:
         """Returns an iterator of the shard. TRIM_HORIZON is the oldest record that the engine still has."""
-        where |= {"StreamArn": self._stream, "ShardId": self._shard}  # fields of GetShardIterator
-        answer = await self._pump.wire.call("streams", "GetShardIterator", **where)
+        start |= {"StreamArn": self._stream, "ShardId": self._shard}  # fields of GetShardIterator
+        answer = await self._pump.wire.call("streams", "GetShardIterator", **start)
         return str(answer["ShardIterator"])
 
     def _store_position(self) -> None:
@@ -246,8 +246,8 @@ class ShardReader:
             rest = records[result.done :]
             pending.extendleft(reversed(halves(rest)) if result.splits and len(rest) > 1 else [rest])
             if failures == 1 or failures % SAY_EVERY == 0:
-                what = f"{self._mapping.function} failed on {len(rest)} records of {self._mapping.table}"
-                self._pump.say(f"{what}, retrying: {result.error} (log {self._mapping.function}.log)")
+                failure = f"{self._mapping.function} failed on {len(rest)} records of {self._mapping.table}"
+                self._pump.say(f"{failure}, retrying: {result.error} (log {self._mapping.function}.log)")
             await asyncio.sleep(_pause_s(failures))
 
     async def _invoke(self, records: Sequence[Record]) -> BatchResult:

@@ -214,12 +214,12 @@ class SimulatedWorld(EngineStreams):
         self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         """A heap of scheduled actions: time, number (the order of actions of one time), action, arguments."""
         self._event_numbers = itertools.count()
-        self._change_numbers = itertools.count()
+        self._change_numbers = itertools.count()  # of spilled changes
         self._appended_s: dict[str, float] = {}
         """By key: when the newest record of an item reaches its shard."""
         self._deliveries: dict[tuple[str, str], Delivery] = {}
-        """By consumer and shard."""
-        self._scheduled_polls: set[tuple[str, str]] = set()
+        """The deliveries by consumer and shard."""
+        self._scheduled_polls: set[tuple[str, str]] = set()  # consumer and shard
         self.failures: defaultdict[str, int] = defaultdict(int)
         """How often each thing happened that must not happen."""
         self.unreadable: set[tuple[str, str]] = set()
@@ -245,7 +245,7 @@ class SimulatedWorld(EngineStreams):
             deletion.sweep(store, counters.COUNTERS, float("inf"))
 
     def drifts(self) -> dict[Tally, int]:
-        """Returns the drift of each listed drift row."""
+        """Returns the drift of each tally that has a drift row."""
         return {(row.counter, row.target): row.drift for row in rows.all_rows(self.store)}
 
     # ---- scheduled actions ----
@@ -286,9 +286,10 @@ class SimulatedWorld(EngineStreams):
         `note` is called with the record and its creation time when the record is appended. `may_repair`: False
         if a write with a repair's nonce is not a repair."""
         new_records: list[Record] = []
-        written, self.wire.written_tables = self.wire.written_tables, set()
+        written_tables, self.wire.written_tables = self.wire.written_tables, set()
         for table in TABLES:
-            for record in map(_with_sorted_maps, self.records(table) if self.name(table) in written else ()):
+            new = self.records(table) if self.name(table) in written_tables else ()
+            for record in map(_with_sorted_maps, new):
                 new_records.append(record)
                 if may_repair:
                     self._note_repair(record)

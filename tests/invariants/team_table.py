@@ -41,7 +41,8 @@ def make_team(store: Store, engine: Engine, counters: Mapping[str, Counter], nam
 @dataclass
 class Team:
     """A team table, and the processes that count its items. `name`: the table's name in the declarations. `base`: a
-    store without the team table. `store`: a store with the team table. `shards`: the delivery of each shard."""
+    store without the team table. `store`: a store with the team table. `shards`: the delivery of each shard.
+    `bucket`: has the dead letters."""
 
     base: Store
     wire: SyncWire

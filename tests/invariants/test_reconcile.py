@@ -74,7 +74,7 @@ def repairs(world: Deployment, counter: Counter = LIKES, target: str = "p") -> l
 
 
 def put_drift_row(world: Deployment, amount: int, counter: Counter, target: str, **other_numbers: Any) -> None:
-    """Puts a confirmed drift of this amount into the ledger. `other_numbers`: attributes to store instead."""
+    """Puts a confirmed drift of this amount into the ledger. `other_numbers`: in place of the row's numbers."""
     item = rows.row_key(counter.name, target) | {"counter": {"S": counter.name}, "target": {"S": target}}
     numbers = {"drift": amount, "since": int(world.now_s) - 900, "upto": world.last_judged_minute - 9} | other_numbers
     item |= {name: {"N": str(value)} for name, value in numbers.items() if value is not None}
@@ -376,7 +376,7 @@ def test_a_repair_beyond_a_limit_moves_towards_the_limit_or_within_the_debt(
         assert reconciler.repair(debtor, target, *BY_AND_WHY) is not None
     with pytest.raises(reconcile.OutOfBoundsError, match="at -4 cannot move by -2"):
         reconciler.repair(debtor, "beyond", *BY_AND_WHY)
-    assert [world.tally(debtor, target) for target in ("towards", "within", "beyond")] == [-16, -5, -4]
+    assert [world.tally(debtor, target) for target in ("towards", "within", "beyond")] == [-20 + 4, -3 - 2, -4]
 
 
 @pytest.mark.parametrize("counter", [LIKES, PLAYS])

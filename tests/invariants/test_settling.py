@@ -117,7 +117,7 @@ def test_a_commit_at_the_used_amount_releases_the_rest_or_takes_more_once(
     budget: Budget, used: int | None, units: float
 ) -> None:
     hold_id, spent = budget.hold(30), 30 if used is None else used
-    assert budget.left() == 970
+    assert budget.left() == 1_000 - 30
     with budget.world.measure_units() as measured:
         first_answer = budget.commit(hold_id, used)
     assert measured == [("GetItem", 1.0), ("TransactWriteItems", units)]
@@ -140,7 +140,7 @@ def test_a_commit_of_more_than_is_left_is_refused_and_the_hold_stays_open(budget
     budget.use(960)
     error = refusal(partial(budget.commit, hold_id, 41))
     assert (type(error), error.members) == (LimitReachedError, {"left": 10})
-    assert (budget.left(), budget.held()) == (10, 30)
+    assert (budget.left(), budget.held()) == (1_000 - 30 - 960, 30)
     assert budget.commit(hold_id, 40)["changed"] is True
     assert budget.left() == 0
 
@@ -163,7 +163,7 @@ def test_only_commits_go_into_debt_and_holds_are_refused_until_the_debt_is_paid(
     # `left` is what a commit may take beyond its hold: here the 20 that are left and the debt of 50.
     assert refusal(partial(budget.commit, first, 111)).members == {"left": 70}
     assert budget.commit(first, 100)["amount"] == 100
-    assert budget.left() == -40, "10 of the debt are left, only for commits"
+    assert budget.left() == 20 - (100 - 40), "10 of the debt are left, only for commits"
     for change in (partial(budget.hold, 1), partial(budget.use, 1)):
         assert refusal(change).members["left"] == -40
     assert refusal(partial(budget.commit, second, 51)).members == {"left": 10}
@@ -184,7 +184,7 @@ def test_a_used_amount_goes_into_debt_once_and_its_answer_says_over(budget: Budg
     assert budget.use(30, key, used=True) == (visible | {"over": True}, True)
     assert isinstance(refusal(partial(budget.use, 30, key)), KeyReusedError)
     error = refusal(partial(budget.use, 31, used=True))
-    assert (type(error), error.members["left"]) == (LimitReachedError, 30)
+    assert (type(error), error.members["left"]) == (LimitReachedError, 50 - 20)  # of the debt
     # The next period would accept the amount of 31. No period would accept 1,051.
     assert ("retry_after_s" in error.members) is (budget.counter.period is not None)
     if budget.counter.period:
@@ -201,6 +201,7 @@ def test_a_used_amount_goes_into_debt_once_and_its_answer_says_over(budget: Budg
     assert budget.sweep().finished
     budget.counter = replace(budget.counter, debt=0)
     assert refusal(partial(budget.use, 21, used=True)).members["left"] == 20
+    # Used are 990 + 30 + 30 - 70 + 20 - 50 + 30, so 980 of 1,000.
     assert (budget.left(), budget.equals_receipts()) == (20, True)
 
 
@@ -222,7 +223,7 @@ def test_a_hold_is_not_released_for_a_change_in_the_direction_of_the_release_nor
     assert budget.sweep()[:2] == (1, 0), "released, failed"
     assert budget.commit(open_hold, 20)["changed"] is True
     assert isinstance(refusal(partial(budget.commit, expired_hold)), HoldSettledError)
-    assert (budget.left(), budget.equals_receipts()) == (980, True)
+    assert (budget.left(), budget.equals_receipts()) == (1_000 - 20, True)
 
 
 def test_a_hold_stays_in_its_period_and_its_release_makes_no_room_in_another_period(world: World, clock: Clock) -> None:
@@ -239,7 +240,7 @@ def test_a_hold_stays_in_its_period_and_its_release_makes_no_room_in_another_per
     assert quota.place(600, key, ttl_s=2 * DAY_S) == first
     assert quota.commit(str(first["hold"]), 250)["changed"] is True
     assert quota.release(expired_hold)["changed"] is True
-    assert (quota.left(today), quota.left()) == (750, 0)
+    assert (quota.left(today), quota.left()) == (1_000 - 250, 0)
 
 
 @pytest.mark.parametrize("seed", [0, *in_long(range(1, 4))])

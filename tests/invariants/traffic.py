@@ -71,7 +71,7 @@ class Traffic:
         if chance.random() < disturbances.late_share:
             delay_s = chance.uniform(60, 600)
         skew_s = chance.uniform(-disturbances.skew_s, disturbances.skew_s)
-        with self.world.clock.with_skew(skew_s - delay_s):
+        with self.world.clock.with_skew(skew_s - delay_s):  # stamped in the past, and committed now
             self.change_at_random()
 
     def change_at_random(self) -> None:
@@ -94,7 +94,7 @@ class Traffic:
         self.increment(counters.VISITS, f"https://example.com/{self._low_number(PAGES)}", 1, True)
 
     def increment(self, counter: Counter, id_: str, amount: int, spills: bool) -> None:
-        """Counts an increment, and notes it."""
+        """Counts an increment, and notes the increment. `spills`: whether to make the tally hot first."""
         change = Increment(counter, id_, amount, "count", secrets.token_hex(12), {"counted": True})
         self._set_contention(counter, id_, spills)
         increments.count(Call(self.world.store), change)
@@ -118,8 +118,8 @@ class Traffic:
         """Removes a like, often a recent like."""
         if not self.likes:
             return
-        recent = min(len(self.likes), 5)
-        like = self.chance.choice(self.likes[-recent:] if self.chance.random() < 0.5 else self.likes)
+        recent_likes = self.likes[-min(len(self.likes), 5) :]
+        like = self.chance.choice(recent_likes if self.chance.random() < 0.5 else self.likes)
         self.likes.remove(like)
         self._unlike(like)
         self.removed_likes.append(like)
@@ -275,7 +275,7 @@ class Traffic:
         old = self._restore(
             number, self.chance.choice([46, 47, 55]), now_minute - self.chance.randint(60, 1000), nonce_start
         )
-        self.truth.without_minute.add(tally)
+        self.truth.without_minute.add(tally)  # the nonce decides on which minute the edit is booked
         for record in self.world.take_written(may_repair=False):
             self.truth.note_edit(tally, 0, amount_of(tally, record["dynamodb"]["NewImage"]) - old)
 
@@ -309,16 +309,16 @@ class Traffic:
         if "rollup" in image:
             return  # the rollup would add the restored like a second time
         self.likes.remove(like)
-        edge_s, by_user = 60 - world.clock.now_s % 60, self.chance.random() < 0.4
+        minute_ends_in_s, by_user = 60 - world.clock.now_s % 60, self.chance.random() < 0.4
         for number in range(times):
             is_unlike = by_user and number == 0
-            after_s = edge_s - 0.05 if is_unlike else edge_s + 60 * number + (65 if by_user else 5)
+            after_s = minute_ends_in_s - 0.05 if is_unlike else minute_ends_in_s + 60 * number + (65 if by_user else 5)
             remove = self._unlike if is_unlike else self._delete
             world.schedule_in(after_s, remove, like)
             world.schedule_in(after_s + 6, self._put_back, like, image)
         # A slow unlike is stamped a minute before its commit. Beside the last removal by hand, the judge
         # could pair the wrong halves, and the drift row would be wrong by 1 for two minutes.
-        world.schedule_in(edge_s + 60 * times + 240, self.likes.append, like)
+        world.schedule_in(minute_ends_in_s + 60 * times + 240, self.likes.append, like)
 
     def _put_back(self, like: tuple[str, str], image: Item) -> None:
         self.world.take_written()
@@ -337,7 +337,7 @@ class Traffic:
         """Puts a like without changing the tally."""
         post, user = f"p{self._low_number(POSTS)}", self._new_user()
         now_minute = self.world.settings.minute_of(self.world.clock.now_s)
-        minute = self.chance.choice([None, now_minute, now_minute - 5000, now_minute + 5000])
+        minute = self.chance.choice([None, now_minute, now_minute - 5000, now_minute + 5000])  # or days off
         self.put_child(post, user, minute)
         self.likes.append((post, user))
         self.truth.accepted["likes", post] += 1
@@ -368,7 +368,7 @@ class Traffic:
         (_,) = self.world.take_written(note)
 
     def _restore(self, number: int, amount: int, minute: int, nonce_start: str = "+") -> int:
-        """Puts an old image of a tally. Returns the number that the image replaces."""
+        """Puts an image with an old number and minute of a tally. Returns the number that the image replaces."""
         item: dict[str, Any] = keys.key(f"SITE#{RESTORED}/{number}", "VISITS")
         nonce = nonce_start + secrets.token_hex(6)
         item |= {"visits": {"N": str(amount)}, "at": {"N": str(minute)}, "nonce": {"S": nonce}}

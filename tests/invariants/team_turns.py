@@ -50,12 +50,12 @@ ORDERS_NUMBER = WatchedNumber(
     items=Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", sort_prefix="O"),
 )  # fmt: skip
 """The team number in a customer's profile: the number of orders, which the team may store wrongly."""
-GOOD_TOTALS: list[Item] = [{"N": "12"}, {"N": "7.0"}, {"N": "-0.5"}, {"N": "5"}]
+GOOD_TOTALS: list[Item] = [{"N": "12"}, {"N": "7.0"}, {"N": "-0.5"}, {"N": "5"}]  # that `spent` can count
 GOOD_QUEUES: list[Item] = [{"S": "it"}, {"S": "hr desk"}, {"S": "a#b"}, {"BOOL": True}, {"S": "返" * 40}]
 READS = frozenset({"get_item", "query", "batch_get_item", "scan"})
 SHARDS = 3  # how many stream shards the model has
 STAMP_SKEW_S = 60.0  # how far the time of a record is wrong, at most. Tally allows for a larger error
-LISTED_AFTER_S = 60  # a new shard is listed after this time
+LISTED_AFTER_S = 60  # a new shard may be listed so late, so the sweep proves nothing about newer records
 SETTLED_AFTER_S = 400  # after its end a scan is settled: more than CLOCK_SLACK (300 s) and LISTED_AFTER_S
 NESTED_MAX = 2  # a process acts during a request of a process, which acts during a request of a third process
 
@@ -88,7 +88,8 @@ def corrected_attributes(chance: random.Random, item: Item) -> Item:
 
 @dataclass
 class TeamSchedule:
-    """A team table whose items are spread over some stream shards, with consumers and scans."""
+    """A team table whose items are spread over some stream shards, with consumers and scans. `open_scans`: processes
+    that continue a scan, with their next steps. `nesting_depth`: how many processes are interrupted now."""
 
     team: Team
     chance: random.Random
@@ -222,7 +223,7 @@ class TeamSchedule:
         recount = replace(self.team.recount(name, scan), page_items=5, now_s=self.clock)
         for _ in recount.run_steps():
             self.write()
-        for pass_s in (0, SETTLED_AFTER_S, SETTLED_AFTER_S):
+        for pass_s in (0, SETTLED_AFTER_S, SETTLED_AFTER_S):  # later records prove that the scan's end is passed
             self.clock.pass_s(pass_s)
             self.write()
             self.deliver_all()

@@ -94,12 +94,12 @@ def test_amounts_above_2_to_the_53_are_exact_in_segments_series_and_lists(store:
         book(store, M + minute, plays(amount), plays(-large, "w"))
         sum_up(store, M + minute)
     v, w = 10**15 + large + 1, -4 * large
-    assert (series(store), series(store, "w"), series(store, "")) == ({H: v}, {H: w}, {H: v + w})
+    assert (series(store), series(store, "w"), series(store, hours.TOTAL_ID)) == ({H: v}, {H: w}, {H: v + w})
     assert newest_list(store) == {"v": v}
 
 
 def test_series_that_are_kept_for_some_days_expire_and_since_is_the_first_day_that_is_kept(store: Store) -> None:
-    brief = replace(store, settings=store.settings._replace(series_days=2))
+    brief = replace(store, settings=store.settings._replace(series_days=2))  # keeps series for two days
     sum_up(brief, M - 1)
     book(brief, M, plays(5))
     sum_up(brief, M + 3)
@@ -140,7 +140,7 @@ def test_days_that_expire_while_no_sweep_runs_are_not_shown_as_zeros(
     """A day is shown for `series_days`, and its items expire EXPIRY_GRACE_DAYS (7) later."""
     first_day, midnight = H // 24 + 1, 24 * (H // 24 + 1)
     brief = replace(store, settings=store.settings._replace(series_days=2))
-    sum_up(brief, 4 * midnight - 1)
+    sum_up(brief, 4 * midnight - 1)  # an hour has four minutes
     for day in range(3):
         book(brief, 4 * (midnight + 24 * day), plays(5))
     sum_up(brief, 4 * (midnight + 24 * 3) - 1)
@@ -161,7 +161,7 @@ def test_expired_days_are_not_shown_as_zeros_after_series_days_is_raised(store: 
         return replace(store, settings=store.settings._replace(series_days=series_days))
 
     def since(series_days: int, day: int) -> int:
-        """Returns the first day that is shown after two sweeps at the end of a day."""
+        """Sweeps twice at the end of `day`. Returns the first day that is shown. Both count from `first_day`."""
         hour = 24 * (first_day + day) + 1
         for _ in range(2):
             present = progress.read(store)
@@ -190,7 +190,7 @@ def test_a_list_that_expired_or_is_older_than_the_series_is_not_found(
     sum_up(store, M + 3)
     now_s = [3600.0 * (H + 1)]
     monkeypatch.setattr(time, "time", lambda: now_s[0])
-    hour, first_hour = top.span_of(H), top.span_of(H - 1)
+    hour, first_hour = top.span_of(H), top.span_of(H - 1)  # series begin LOOKBACK_MINUTES before the first sweep
 
     def values_at(by: str, span: str) -> list[int]:
         return [entry["value"] for entry in top.top_list(Call(store), PLAYS, by, span, 10)["top"]]
@@ -259,7 +259,7 @@ def test_a_list_drops_ids_that_fell_to_0_and_a_slow_sweep_does_not_overwrite_it(
 
 
 def whole_days(store: Store) -> list[dict[str, Any]]:
-    """Returns the items of whole days."""
+    """Returns the ledger's items of days: of series, and of imports."""
     ledger = store.client.scan(TableName=store.settings.ledger_table, ConsistentRead=True)["Items"]
     return [item for item in ledger if item["PK"]["S"].startswith("SERIES#")]
 

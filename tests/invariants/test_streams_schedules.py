@@ -45,7 +45,7 @@ class RecordMaker:
     tallies: defaultdict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
     """What the rollup must have added: (counter, target) -> amount."""
     ledger: defaultdict[tuple[str, str, int], list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
-    """(counter, target, minute) -> expected, observed."""
+    """What the bookkeeper must have booked: (counter, target, minute) -> expected, observed."""
     dead_letters: dict[str, set[str]] = field(default_factory=lambda: {name: set() for name in CONSUMERS})
     """Sequence numbers of the records that must become dead letters, by consumer."""
     sequence: int = 0
@@ -120,7 +120,7 @@ class RecordMaker:
 
 
 class Deliveries(Delivery):
-    """Delivers the records of one stream shard to one consumer, at least once and in order, with random faults."""
+    """Delivers the records of one stream shard to one consumer at least once, batch after batch, with random faults."""
 
     def __init__(
         self, world: StreamWorld, chance: random.Random, consumer: str, table: str, shard: str, records: list[Record]
@@ -135,9 +135,9 @@ class Deliveries(Delivery):
         size = self.size or self.chance.choice((2, 10, 25, 60))
         batch = self.batch(size, repeats=self.chance.choice((0, 0, 0, 1, 5, 40)))
         if self.chance.randrange(6) == 0:
-            batch = batch + self.chance.sample(batch, len(batch) // 2)  # twice in one batch
+            batch = batch + self.chance.sample(batch, len(batch) // 2)  # some records are twice in one batch
         if self.chance.randrange(6) == 0:
-            self.chance.shuffle(batch)
+            self.chance.shuffle(batch)  # a consumer sorts the records of a batch
         answer = self.chance.choice(FAULTS)(self, batch)
         if answer is CRASHED or self.chance.randrange(2):  # after a crash or a lost response Lambda repeats the batch
             answer = self.run(batch)

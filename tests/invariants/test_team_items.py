@@ -390,7 +390,7 @@ def test_two_processes_that_set_a_number_concurrently_set_it_once(team: Team) ->
     assert team.numbers("spent") == {"a": 125}
 
 
-@pytest.mark.parametrize("method", ["set_number", "report_drift"])
+@pytest.mark.parametrize("method", ["set_number", "report_drift"])  # what uses the difference
 def test_a_difference_that_was_repaired_after_it_was_read_is_not_used(team: Team, method: str) -> None:
     count_all(team)
     team.put("CUSTOMER#a", "ORDER#1", **open_order())
@@ -402,7 +402,7 @@ def test_a_difference_that_was_repaired_after_it_was_read_is_not_used(team: Team
     assert recount.report_drift(before_report)
     (after_report,) = recount.all_differences()
     finding = Reconciler(team.store).find(COUNTERS["spent"], "a")
-    finding = replace(finding, difference=-40, confirmed=40)
+    finding = replace(finding, difference=-40, confirmed=40)  # as if every minute were judged
     assert try_commit(team.store, repair_writes(team.store, finding, "ann", "why", 0))
     for difference in (before_report, after_report):
         assert not getattr(recount, method)(difference)

@@ -80,14 +80,14 @@ class Shop:
         extra: Sequence[Write] = (),
         *,
         world: World | None = None,
-        **more: Any,
+        **arguments: Any,
     ) -> Committed:
         """Sells a mug, and writes the order and the number of orders. `order`: the name of the order; None: `key`.
-        `extra`: more writes. `world`: the world whose store commits; None: the shop's world."""
+        `extra`: more writes. `world`: whose store commits; None: the shop's. `arguments`: others of the commit."""
         order = order or key
         transactions = Transactions((world or self.world).store, DECLARED, "shop")
         writes = [self.order_write(order), self.total_write(), *extra]
-        parameters = {"answer": {"order": order}, "context": LambdaContext(), **more}
+        parameters = {"answer": {"order": order}, "context": LambdaContext(), **arguments}
         return transactions.commit(key, changes, writes, **parameters)
 
     def rows(self) -> dict[str, Any]:

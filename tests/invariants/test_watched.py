@@ -117,7 +117,7 @@ def test_a_change_of_within_s_or_same_transaction_needs_no_new_scan(social: Team
         changed_items = replace(items, watch=replace(items.watch, **changes))
         social.deploy({"post_likes": replace(POST_LIKES, items=changed_items)})
         assert social.read("post_likes", "a") == 2
-        social.put("POST#a", f"LIKE#USER#{changes}")
+        social.put("POST#a", f"LIKE#USER#{changes}")  # a change lists the group for a check
         social.drain()
         social.delete("POST#a", f"LIKE#USER#{changes}")
         assert excesses_after_sweep(social) == {"a": 3}
@@ -132,7 +132,7 @@ def test_a_number_that_follows_its_items_within_a_minute_does_not_drift(social: 
     now_s = shard.records[-1]["dynamodb"]["ApproximateCreationDateTime"]  # DynamoDB Local rounds times to minutes
     key = scan_state.passed_key("social")
     ledger = social.store.settings.ledger_table
-    for passed_s, drift in ((now_s, {}), (now_s + 30, {}), (now_s + 80, {"a": -1})):
+    for passed_s, drift in ((now_s, {}), (now_s + 30, {}), (now_s + 80, {"a": -1})):  # `within_s` is 60
         social.wire.put_item(TableName=ledger, Item={**key, "passed": {"N": str(int(passed_s))}})
         watch.check_numbers(social.store, COUNTERS, passed_s + LATER_S, until_s=time.monotonic() + 60)
         assert {row.target: row.drift for row in rows.all_rows(social.store)} == drift

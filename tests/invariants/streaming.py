@@ -75,7 +75,7 @@ def journal_entries(page: Item) -> list[JournalEntry]:
 
 @dataclass
 class ConsumerWorld:
-    """The tables of a store, a bucket, and consumers. Each handler is a separate process."""
+    """The tables of a store, a bucket of dead letters, and consumers. Each handler is a separate process."""
 
     store: Store
     """The store of the handlers."""

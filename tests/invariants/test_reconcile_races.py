@@ -25,7 +25,8 @@ def client_with_change(client: Any, request_number: int, change: Callable[[], ob
     watched = WatchedClient(client, REQUESTS)
 
     def before(number: int, name: str, _: object) -> None:
-        if name == "transact_write_items" if request_number == FIRST_COMMIT else number == request_number:
+        is_commit = name == "transact_write_items"
+        if number == request_number or (is_commit and request_number == FIRST_COMMIT):
             watched.before = lambda *_: None
             change()
 

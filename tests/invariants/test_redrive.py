@@ -38,7 +38,7 @@ def test_a_record_that_still_cannot_be_applied_stays_and_says_why(stream: Stream
     stream.deliver("rollup", "receipts", SHARD, [POISON_PLAY, play(51, LONG_TEXT), play(52, counter={"S": "retired"})])
     results = stream.redrive_with_reasons(counters.COUNTERS)
     assert [outcome for outcome, _ in results] == ["kept"] * 3
-    for (_, reason), words in zip(results, ("malformed: ValueError", "", "retired"), strict=True):
+    for (_, reason), words in zip(results, ("malformed: ValueError", "", "retired"), strict=True):  # "": any reason
         assert words in reason
     assert stream.dead_letter_sequences()["rollup"] == {"50", "51", "52"}
     assert stream.tallies() == {}

@@ -29,7 +29,7 @@ from tests.tiers import in_long
 COUNTER = Counter("n", prefix="N", sort_key="N", attribute="n", items=Items("t", amount="a"))
 GROUPS, AMOUNTS = "abc", (1, 5)
 SLACK_S, SKEW_S = 3.0, 1.0  # the time that the code allows for wrong event times, and how wrong they are at most
-PAGE_ITEMS = 3
+PAGE_ITEMS = 3  # how many items a scan reads before it adds them
 SEEDS, SEEDS_LONG, SEEDS_WITHOUT_RULE = 150, 10_000, 3_000  # the last: seeds in which a missing rule must show
 RULES = (
     "read the checkpoint first", "write markers", "skip records that the scan has read",
@@ -77,7 +77,7 @@ class Model:
         """The generation of the scan that last set the number of each group."""
         self.running: list[tuple[str, Process]] = []
         self.begin_chance, self.single_chance = self.chance.choice((0.0005, 0.005)), self.chance.choice((0.2, 0.8))
-        """The chance that a turn begins a scan beside an open scan; the chance that a shard has one invocation."""
+        """The chance that a turn begins a scan beside an open scan; the chance that a shard has only one invocation."""
 
     def has_rule(self, rule: str) -> bool:
         return rule != self.missing_rule

@@ -616,7 +616,7 @@ def test_an_item_that_moves_in_and_out_of_a_group_under_recount_is_counted_at_mo
         team.put(f"TICKET#{number}", "META", **OPEN, queue={"S": queue})
     team.drain()
     recount = team.begin_scan("tickets", "it")
-    steps = replace(recount, page_items=1).run_steps()
+    steps = replace(recount, page_items=1).run_steps()  # each step reads one ticket
     for number, queue in ((0, "hr"), (3, "it"), (2, "hr"), (2, "it"), (1, "it"), (1, "hr")):
         team.put(f"TICKET#{number}", "META", **OPEN, queue={"S": queue})
         next(steps, None)
@@ -624,7 +624,7 @@ def test_an_item_that_moves_in_and_out_of_a_group_under_recount_is_counted_at_mo
     assert next(steps, None) is None
     team.sweep_later()
     assert recount.is_complete()
-    assert (recount.difference("it").excess, recount.difference("it").number) == (0, 2)
+    assert (recount.difference("it").excess, recount.difference("it").number) == (0, 2)  # the tickets 2 and 3
     other_group = tallies.read_shards(Call(team.store), recount.counter, "hr")
     assert not any(recount.scan.recount_attribute in shard for shard in other_group), "another group has a recount"
 
@@ -677,7 +677,7 @@ def test_a_counter_whose_declaration_was_removed_and_restored_shows_no_old_numbe
     team.deploy({name: counter for name, counter in COUNTERS.items() if name != "open"})
     team.put("CUSTOMER#a", "ORDER#1", **open_order())
     team.drain()
-    team.counters = COUNTERS
+    team.counters = COUNTERS  # of the reader
     with pytest.raises(NotCountedError):
         team.read("open", "a")
 

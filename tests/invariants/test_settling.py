@@ -180,6 +180,7 @@ def test_a_used_amount_goes_into_debt_once_and_its_answer_says_over(budget: Budg
     assert refusal(partial(budget.use, 30)).members["left"] == 10
     budget.world.proxy.forget()
     assert budget.use(30, key, used=True) == (visible | {"over": True}, False)
+    # The first transaction is refused, the query finds no expired hold, and the second transaction goes into debt.
     assert (len(budget.world.requests("Query")), len(budget.world.requests("TransactWriteItems"))) == (1, 2)
     assert budget.use(30, key, used=True) == (visible | {"over": True}, True)
     assert isinstance(refusal(partial(budget.use, 30, key)), KeyReusedError)

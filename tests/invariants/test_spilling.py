@@ -281,7 +281,7 @@ def without(item: Item, *names: str) -> Item:
     return {name: value for name, value in item.items() if name not in names}
 
 
-def test_the_pair_key_of_a_removal_depends_on_sort_key_minute_and_nonce_of_the_child() -> None:
+def test_the_pair_name_of_a_removal_depends_on_sort_key_minute_and_nonce_of_the_child() -> None:
     child = {"PK": {"S": "p"}, "SK": {"S": "s"}, "at": {"N": "1"}, "nonce": {"S": "n"}, "likedAt": {"N": "7"}}
     with_other_values = [child | {"SK": {"S": "t"}}, child | {"at": {"N": "2"}}, child | {"nonce": {"S": "m"}}]
     with_missing_values = [without(child, "at"), without(child, "nonce"), {}]
@@ -292,20 +292,20 @@ def test_the_pair_key_of_a_removal_depends_on_sort_key_minute_and_nonce_of_the_c
 
 @pytest.mark.parametrize("stamps", STAMPED_ATTRIBUTES)
 @pytest.mark.parametrize("new_stamps", [*STAMPED_ATTRIBUTES, None])
-def test_an_unlike_is_stamped_with_its_minute_and_the_pair_key_of_the_like_that_it_removes(
+def test_an_unlike_is_stamped_with_its_minute_and_the_pair_name_of_the_like_that_it_removes(
     world: World, stamps: tuple[str, ...], new_stamps: tuple[str, ...] | None
 ) -> None:
     """`stamps`: of the like that the unlike reads. `new_stamps`: of a like that replaces this like before the unlike's
     write; None: no like replaces this like."""
     world.write_post()
     world.like("ann")
-    bare = without(stored_child(world), "at", "nonce")
-    first = bare | {name: value for name, value in (("at", {"N": "1"}), ("nonce", {"S": "a"})) if name in stamps}
+    unstamped = without(stored_child(world), "at", "nonce")
+    first = unstamped | {name: value for name, value in (("at", {"N": "1"}), ("nonce", {"S": "a"})) if name in stamps}
     world.put(first)
     if new_stamps is None:
         removed_like = first
     else:
-        removed_like = bare | {
+        removed_like = unstamped | {
             name: value for name, value in (("at", {"N": "1"}), ("nonce", {"S": "b"})) if name in new_stamps
         }
         world.proxy.plan = acting_before({0: lambda: world.put(removed_like)})

@@ -177,7 +177,7 @@ def test_processes_that_create_the_secret_concurrently_get_the_same_secret(world
 
 
 def test_a_visit_costs_a_write_unit_if_visible_soon_and_else_a_read_unit_at_least(world: World) -> None:
-    """The engine does not bill a write whose condition failed. DynamoDB bills its unit."""
+    """The engine does not bill a write whose condition failed. DynamoDB bills such a write."""
     pseudonyms.stack_secret(world.call())
     visible_soon = ([("PutItem", 1.0)], [("PutItem", 0)])
     visible_now = (COSTS_OF_NEW_VISITOR, COSTS_OF_NEW_VISITOR[:1])

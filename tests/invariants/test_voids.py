@@ -78,8 +78,8 @@ class Shop:
     def void_order(self, key: str) -> dict[str, Any]:
         return dict(handler.void_changes(self.call(), key=key).body)
 
-    def number(self, counter: Counter, tally: str | None = None) -> int:
-        return int(self.world.tally_after_rollup(counter, tally or self.tally_id(counter)))
+    def number(self, counter: Counter, tally_id: str | None = None) -> int:
+        return int(self.world.tally_after_rollup(counter, tally_id or self.tally_id(counter)))
 
     def numbers(self) -> list[int]:
         return [self.number(counter) for counter in (BUDGET, SALES, QUOTA)]

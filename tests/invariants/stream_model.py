@@ -53,6 +53,7 @@ class Streams:
     shards_at_start: int | None = None
     """How many shards each table has at the start; None: one to three."""
     shards: dict[str, list[ModelledShard]] = field(default_factory=lambda: {table: [] for table in TABLES})
+    """The shards of each table, from the first to the newest, also the closed shards."""
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
     _sequences: Any = field(default_factory=lambda: itertools.count(1))
 

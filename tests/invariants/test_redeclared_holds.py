@@ -40,7 +40,7 @@ CHANGES: dict[str, list[Any]] = {
 # What a team may change in a declaration: one field, or two.
 FIELD_VALUES = [(field, value) for field, values in CHANGES.items() for value in values]
 SINGLE_CHANGES = [{field: value} for field, value in FIELD_VALUES]
-PAIRS_OF_CHANGES = [{a[0]: a[1], b[0]: b[1]} for a, b in combinations(FIELD_VALUES, 2) if a[0] != b[0]]
+PAIRS_OF_CHANGES = [dict(pair) for pair in combinations(FIELD_VALUES, 2) if pair[0][0] != pair[1][0]]
 
 
 def accepted_redeclarations(counter: Counter, changes: list[dict[str, Any]]) -> Iterator[Counter]:
@@ -66,11 +66,11 @@ def accepted_redeclarations(counter: Counter, changes: list[dict[str, Any]]) -> 
 def test_a_hold_is_released_committed_or_expires_after_any_redeclaration_of_its_counter(
     store: Store, clock: Clock, counter: Counter, changes: list[dict[str, Any]]
 ) -> None:
-    count = 0
+    count = 0  # of accepted redeclarations
     for count, redeclared in enumerate(accepted_redeclarations(counter, changes), 1):
         assert operations._refusal_of_settling(redeclared) is None, redeclared
         assert to_release_expired_holds([redeclared]) != NOTHING
-        call = Call(replace(store, limit_cache={}))  # of a process that knows only the new declaration
+        call = Call(replace(store, limit_cache={}))  # in a process that knows only the new declaration
         for end in (RELEASED, COMMITTED, "expired"):
             id_ = f"{counter.name}-{count}-{end}"
             tally = periods.tally_id(counter, id_, clock())

@@ -98,9 +98,9 @@ class WallClock:
 
     def __enter__(self) -> WallClock:
         self._real, time.time = time.time, lambda: self.now_s
-        vars(CLOCK)["correct_by"] = lambda date, sent_s: None
+        vars(CLOCK)["correct_from"] = lambda date, sent_s: None
         return self
 
     def __exit__(self, *_: object) -> None:
         time.time = self._real
-        del vars(CLOCK)["correct_by"]
+        del vars(CLOCK)["correct_from"]

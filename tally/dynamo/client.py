@@ -87,7 +87,7 @@ class StoreMeter:
         self.elapsed_s += time.monotonic() - began_s
         # An error may be due to the clock, which may be set right before the next request. So no error corrects it.
         if response_dict and response_dict["status_code"] == HTTPStatus.OK:
-            CLOCK.correct_by(_date(response_dict), sent_s)
+            CLOCK.correct_from(_date(response_dict), sent_s)
 
 
 def _date(answer: dict[str, Any]) -> str:

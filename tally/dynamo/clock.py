@@ -36,7 +36,7 @@ class Clock:
         """Forgets the correction. Call this when the process continues on another machine."""
         self.ahead_s = 0.0
 
-    def correct_by(self, date: str, sent_s: float) -> None:
+    def correct_from(self, date: str, sent_s: float) -> None:
         """Corrects the clock by an answer. `sent_s`: when the request was sent, by the process's own clock.
 
         DynamoDB wrote `date` between `sent_s` and now. The clock is wrong for certain only if `date` lies outside of

@@ -170,7 +170,7 @@ class TimedWire(SyncWire):
             self.written_tables |= {fields["TableName"] for write in writes for fields in write.values()}
         answer = super()._call(operation, parameters)
         date = formatdate(self._clock.now_s, usegmt=True)
-        CLOCK.correct_by(date, self._clock())
+        CLOCK.correct_from(date, self._clock())
         return answer | {"ResponseMetadata": {"HTTPHeaders": {"date": date}}}
 
     def _has_conflict(self, key: Item) -> bool:

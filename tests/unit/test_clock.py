@@ -40,7 +40,7 @@ def test_an_answer_corrects_a_clock_by_the_least_that_it_proves(
     """
     process_clock = Clock()
     monkeypatch.setattr(time, "time", lambda: TRUE_S + off_s + took_s)
-    process_clock.correct_by(formatdate(TRUE_S, usegmt=True), TRUE_S + off_s)
+    process_clock.correct_from(formatdate(TRUE_S, usegmt=True), TRUE_S + off_s)
     assert process_clock.ahead_s == pytest.approx(corrected_s)
     assert process_clock.now_s() == pytest.approx(TRUE_S + took_s + off_s - corrected_s)
 
@@ -48,9 +48,9 @@ def test_an_answer_corrects_a_clock_by_the_least_that_it_proves(
 def test_an_answer_removes_the_correction_of_a_clock_that_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     process_clock, date = Clock(), formatdate(TRUE_S, usegmt=True)
     monkeypatch.setattr(time, "time", lambda: TRUE_S + 300)
-    process_clock.correct_by(date, TRUE_S + 300)
+    process_clock.correct_from(date, TRUE_S + 300)
     monkeypatch.setattr(time, "time", lambda: TRUE_S)
-    process_clock.correct_by(date, TRUE_S)
+    process_clock.correct_from(date, TRUE_S)
     assert process_clock.now_s() == TRUE_S
 
 
@@ -64,7 +64,7 @@ def test_a_date_without_a_zone_is_utc(date: str, monkeypatch: pytest.MonkeyPatch
     process_clock = Clock()
     try:
         monkeypatch.setattr(time, "time", lambda: TRUE_S + 300)
-        process_clock.correct_by(date, TRUE_S + 300)
+        process_clock.correct_from(date, TRUE_S + 300)
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -76,7 +76,7 @@ def test_a_date_without_a_zone_is_utc(date: str, monkeypatch: pytest.MonkeyPatch
 )
 def test_a_date_that_cannot_be_read_corrects_nothing(date: str) -> None:
     process_clock = Clock()
-    process_clock.correct_by(date, 0)
+    process_clock.correct_from(date, 0)
     assert process_clock.ahead_s == 0
 
 

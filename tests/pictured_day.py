@@ -48,7 +48,7 @@ from tests.invariants.streaming import CONSUMERS, EngineStreams
 LOG = Path(__file__).resolve().parent.parent / "bench/data/nasa-http-1995-08-01-pages.tsv.gz"
 SEED = 1995
 HOUR_S, DAY_S = 3600, 24 * 3600
-# A minute of the ledger. With shorter minutes this module makes more calls; a repair in `make dev` waits eight minutes.
+# A minute of the ledger. Shorter minutes take more calls here, longer minutes a longer repair in `make dev`.
 MINUTE_S = 5
 READ_EVERY_S = MINUTE_S / 2  # a record gets the time of its read, which must be less than a ledger's minute late
 SWEEP_EVERY_S = 600  # each sweep judges all closed minutes

@@ -58,9 +58,8 @@ def test_each_price_names_a_page_of_aws_as_its_source() -> None:
 
 def test_prices_fall_above_a_quantity_and_the_free_tier_never_makes_a_price_negative() -> None:
     assert bill(Month({"read": 400e6}))["HTTP API"] == pytest.approx(300 + 90)  # $1 a million, and $0.90 above 300
-    cognito_usd = [
-        bill(Month(other_quantities={"user": users}), free_tier=True)["Cognito"] for users in (9_000, 12_000)
-    ]
+    months = [Month(other_quantities={"user": users}) for users in (9_000, 12_000)]
+    cognito_usd = [bill(month, free_tier=True)["Cognito"] for month in months]
     assert cognito_usd == pytest.approx([0, 2_000 * 0.0055])  # 10,000 users are free
 
 
@@ -78,9 +77,8 @@ def test_few_draws_are_all_different_and_many_draws_have_every_value() -> None:
 def test_the_prices_of_strangers_are_the_prices_at_1000_requests_a_second() -> None:
     """Each request names an id of its own. A read pays one more read unit for each further number."""
     amount = 1000.0 * cost.MONTH_S
-    assert {kind: round(million(kind, amount, amount), 2) for kind in USD_PER_MILLION if kind != "number"} | {
-        "number": prices()["read"].usd
-    } == USD_PER_MILLION
+    usd = {kind: round(million(kind, amount, amount), 2) for kind in USD_PER_MILLION if kind != "number"}
+    assert usd | {"number": prices()["read"].usd} == USD_PER_MILLION
 
 
 def test_the_worst_day_pays_for_a_visitor_with_each_visit() -> None:

@@ -85,9 +85,8 @@ class FakeTally:
         self.keys[visit["key"]] += 1
         replay = self.counts_a_key_once and self.keys[visit["key"]] > 1
         self.visits[visit["url"]] += not replay
-        return web.json_response(
-            {"counted": True}, status=202, headers={"Idempotency-Replayed": "true"} if replay else {}
-        )
+        headers = {"Idempotency-Replayed": "true"} if replay else {}
+        return web.json_response({"counted": True}, status=202, headers=headers)
 
 
 class DemoRun(NamedTuple):

@@ -99,9 +99,8 @@ def test_the_extra_for_functions_installs_the_minor_version_of_powertools_that_i
     """Private methods of Powertools make the ids of receipts. If a version changed them, a retry would count twice."""
     extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["functions"]
     [required] = [Requirement(line) for line in extra if line.startswith("aws-lambda-powertools")]
-    [pinned] = re.findall(
-        r"^aws-lambda-powertools==(\d+)\.(\d+)\.(\d+)", (ROOT / "lambdas/requirements.in").read_text(), re.MULTILINE
-    )
+    pins = (ROOT / "lambdas/requirements.in").read_text()
+    [pinned] = re.findall(r"^aws-lambda-powertools==(\d+)\.(\d+)\.(\d+)", pins, re.MULTILINE)
     major, minor, patch = map(int, pinned)
     assert required.specifier.contains(f"{major}.{minor}.{patch}")
     assert required.specifier.contains(f"{major}.{minor}.{patch + 1}")

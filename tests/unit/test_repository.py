@@ -79,9 +79,8 @@ def test_dependabot_updates_each_folder_with_pins_and_leaves_out_the_pins_that_w
     ignored = {entry["dependency-name"] for update in updates.values() for entry in update.get("ignore", [])}
     [sentence] = re.findall(r"newest version .*?\n\n", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
     # CONTRIBUTING.md does not name Powertools: its patches are installed, and only its other versions wait.
-    assert ignored - {"aws-lambda-powertools"} == set(
-        re.findall(r"`(boto3-stubs|aws-cdk|@sparticuz/chromium)`", sentence)
-    )
+    waiting_pins = re.findall(r"`(boto3-stubs|aws-cdk|@sparticuz/chromium)`", sentence)
+    assert ignored - {"aws-lambda-powertools"} == set(waiting_pins)
 
 
 def test_the_client_is_packed_with_the_version_of_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,8 +203,9 @@ SAME_SERIES = Comparison(log={PAGE_URL: 3}, series={PAGE_URL: 3}, top={PAGE_URL:
 )
 def test_a_difference_from_the_log_is_reported_and_fails_the_demo(fields: dict[str, Any], out: str, err: str) -> None:
     right_outcome = ReplayOutcome(
-        Weblog("log", (), 0), Counter({PAGE_URL: 3}), {PAGE_URL: 3}, RequestsSent(), 1.0, 1.0, [], SAME_SERIES
-    )
+        Weblog("log", (), 0), expected=Counter({PAGE_URL: 3}), counted={PAGE_URL: 3}, sent=RequestsSent(), took_s=1.0,
+        counts_right_after_s=1.0, drifts=[], series_and_top=SAME_SERIES,
+    )  # fmt: skip
     outcome = replace(right_outcome, **fields)
     assert outcome.is_right is not bool(err)
     assert out in "\n".join(report(outcome))
@@ -259,7 +260,9 @@ def test_sigterm_ends_the_demo_with_one_line_as_ctrl_c_does(serve: Serve, log: P
     assert (process.returncode, *printed) == (130, "", stopped)
 
 
-@pytest.mark.parametrize("content", [None, b"no log at all\n", gzip.compress(b"x" * 99, mtime=0)[:-9]])
+@pytest.mark.parametrize(
+    "content", [None, b"no log at all\n", gzip.compress(b"x" * 99, mtime=0)[:-9]], ids=["no file", "text", "cut gzip"]
+)
 def test_an_unusable_log_gives_an_error_of_one_line(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "other.log"
     if content is not None:

@@ -123,6 +123,7 @@ def test_no_other_counter_may_use_the_keys_of_a_counter_that_is_not_declared_any
     counter_d = Counter("d", prefix="D", sort_key="N", attribute="n")
     assert refusals(PLAIN, counter_d) == []
     assert refusals(PLAIN, counter_d, PLAIN) == [], "counter c may be declared as before"
+    # The key N of counter c is not among d's children N#USER#…, and the key N#USER#X is.
     assert refusals(PLAIN, replace(counter_d, prefix="C", sort_key="CHILDREN", child="N#USER#")) == []
     [clash] = refusals(
         replace(PLAIN, sort_key="N#USER#X"), replace(counter_d, prefix="C", sort_key="M", child="N#USER#")

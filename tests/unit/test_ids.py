@@ -99,7 +99,7 @@ def test_two_texts_have_one_id_only_if_they_are_one_text_to_browsers_and_unicode
     [
         ("/posts/x/", "write ~2Fposts~2Fx~2F"),
         ("acme#2026-11", "write # as ~23"),
-        ("я" * 43, "has 258 characters"),
+        ("я" * 43, "has 258 characters"),  # six for each letter: ~D1~8F
         ("..", "not a dot or two"),
     ],
 )

@@ -72,7 +72,7 @@ def test_periods_follow_each_other_without_a_gap(period: str, zone: str | None, 
 
 @pytest.mark.parametrize(
     ("zone", "last", "first"),
-    [  # times in UTC. Paris is 2 h ahead in summer and 1 h in winter. Cairo's clocks change at midnight, by one hour
+    [  # the last second of a day and the start of the next day, in UTC; Cairo's clocks change at midnight
         ("Europe/Paris", "2026-10-25T22:59:59", "2026-10-25T23:00"),
         ("Europe/Paris", "2026-10-24T21:59:59", "2026-10-24T22:00"),
         ("Africa/Cairo", "2025-10-30T21:59:59", "2025-10-30T22:00"),
@@ -80,7 +80,7 @@ def test_periods_follow_each_other_without_a_gap(period: str, zone: str | None, 
         (None, "2026-10-25T23:59:59", "2026-10-26T00:00"),
     ],
 )
-def test_a_day_of_a_time_zone_ends_at_its_midnight_even_if_it_has_23_or_25_hours(
+def test_a_day_of_a_time_zone_ends_at_midnight_of_this_zone_even_if_the_day_has_23_or_25_hours(
     zone: str | None, last: str, first: str
 ) -> None:
     calls = counter("day", timezone=zone)
@@ -91,7 +91,7 @@ def test_a_day_of_a_time_zone_ends_at_its_midnight_even_if_it_has_23_or_25_hours
 
 
 NAMES = ["2026-11-22T14:05", "2026-11-22T14", "2026-11-22", "2026-W47", "2026-11", "2026"]
-INVALID_NAMES = [
+INVALID_NAMES = [  # 2025 has 52 weeks, and the years of names are 2000 to 2999
     "", "x", "2026-13", "2026-02-30", "2026-W54", "2025-W53", "1999", "3000", "2026-11-22T14:5", "2026-11-22T14:05:00",
     "2026-11-22 14", "20261122", "2026W47", "2026-W47-1", "２０２６", "2026-11-22T24", "2026-11-22T14Z", "2026-11#2026",
 ]  # fmt: skip

@@ -69,11 +69,8 @@ def test_a_change_with_an_empty_key_is_refused(call: Call) -> None:
 
 
 def test_the_id_of_a_receipt_depends_on_operation_target_caller_and_key_alone(call: Call) -> None:
-    other_keys = [
-        RECEIPT_KEY._replace(operation="other"),
-        RECEIPT_KEY._replace(target="v2"),
-        RECEIPT_KEY._replace(key="l"),
-    ]
+    changes: list[dict[str, Any]] = [{"operation": "other"}, {"target": "v2"}, {"key": "l"}]
+    other_keys = [RECEIPT_KEY._replace(**change) for change in changes]
     ids = [receipts.draft_receipt(call, key).id for key in (RECEIPT_KEY, *other_keys)]
     ids.append(receipts.draft_receipt(Call(call.store, "ann"), RECEIPT_KEY).id)
     assert len(set(ids)) == len(ids)

@@ -67,6 +67,7 @@ class Vault:
         return backup
 
     def _answer(self, model: Any, params: Any, **_: Any) -> tuple[Any, Any]:
+        """Returns the response and the document that botocore takes for AWS's answer."""
         body = json.loads(params["body"]) if params["body"] else {}
         answers = {
             "ListRecoveryPointsByBackupVault": lambda: {"RecoveryPoints": self.copies},
@@ -92,8 +93,6 @@ class Vault:
         else:
             target = request["Metadata"]["targetTableName"]
             self._restore(request["RecoveryPointArn"], target)
-            job |= {
-                "Status": "COMPLETED",
-                "CreatedResourceArn": f"arn:aws:dynamodb:{self.region}:{ACCOUNT}:table/{target}",
-            }
+            arn = f"arn:aws:dynamodb:{self.region}:{ACCOUNT}:table/{target}"
+            job |= {"Status": "COMPLETED", "CreatedResourceArn": arn}
         return job

@@ -29,6 +29,7 @@ PUBLIC_MODULES = (  # their keyword arguments are the ones that pages name
 )  # fmt: skip
 # If a text in backquotes begins with one of these folders, a file or folder of this path must exist.
 FOLDERS = ("bench", "docs", "events", "lambdas", "stacks", "tally", "tests")
+CODE_SUFFIXES = (".py", ".js", ".ts")
 
 
 def without_code(page: Path) -> str:
@@ -62,9 +63,7 @@ def test_a_link_whose_text_is_a_file_name_leads_to_that_file(page: Path) -> None
 
 def test_each_page_and_section_that_code_names_exists() -> None:
     folders = (*FOLDERS, "release")
-    sources = [
-        path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".js", ".ts")
-    ]
+    sources = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in CODE_SUFFIXES]
     named_pages = {
         link for path in sources for link in re.findall(r"\bdocs/([a-z-]+\.md)(?:#([\w-]+))?", path.read_text())
     }
@@ -227,7 +226,7 @@ REPLACED_PHRASES = (
 
 
 def test_no_page_or_code_has_a_replaced_phrase() -> None:
-    code = [path for path in (ROOT / "tally").rglob("*") if path.suffix in (".py", ".js", ".ts")]
+    code = [path for path in (ROOT / "tally").rglob("*") if path.suffix in CODE_SUFFIXES]
     for path in (*PAGES, *code):
         if "console" in path.parts:  # a change of a comment in these files would need new pictures
             continue

@@ -25,6 +25,7 @@ TABLE = SETTINGS.counts_table
 
 @pytest.fixture
 def hub() -> Hub:
+    """The virtual clock, which runs the simulated calls in turn."""
     return Hub()
 
 
@@ -50,7 +51,7 @@ def run(hub: Hub, calls: int, call: Callable[[], Any]) -> list[Any]:
 
 
 def exhaust(hub: Hub, tables: HotTables, rate_per_s: float = 0.0) -> None:
-    """Use up the write capacity of the hot partition. `rate_per_s`: the write units that it regains in a second."""
+    """Use up the write capacity of counts, one partition. `rate_per_s`: the write units that it regains in a second."""
     writes = tables.partition_of((TABLE, "VID#hot", "")).writes
     writes.rate_per_s, writes.left, writes.refilled_s = rate_per_s, 0.0, hub.now_s
 
@@ -67,7 +68,7 @@ def test_changes_of_a_hot_tally_spill_and_none_fails(counter: Any) -> None:
 
 def test_a_throttled_transaction_is_not_retried_and_its_change_spills(hub: Hub, tables: HotTables, client: Any) -> None:
     exhaust(hub, tables, PARTITION_WCU_PER_S)  # a retry some milliseconds later would succeed
-    tables.items.add((TABLE, "POST#hot", "META"))
+    tables.items.add((TABLE, "POST#hot", "META"))  # the post exists
     store = Store(client, SETTINGS, breaker=Breaker(clock=hub.clock), clock=hub.clock, sleep=hub.sleep)
     call = Call(store, "reader", hub.now_s + 8)
     ((body, _),) = run(hub, 1, lambda: children.set_child(call, counters.LIKES, "hot", "reader", True))

@@ -20,6 +20,7 @@ BUILT = ("tally/cdk/packages/", "tally/console/uPlot")  # how files begin that t
 
 @pytest.fixture(scope="module")
 def files(wheel: Path) -> dict[str, bytes]:
+    """The files of the wheel, by their names."""
     with zipfile.ZipFile(wheel) as archive:
         return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
 
@@ -40,15 +41,15 @@ def test_the_wheel_has_each_file_of_tally_unchanged(files: dict[str, bytes]) -> 
 
 
 def test_the_wheel_has_the_packages_of_the_functions(files: dict[str, bytes]) -> None:
-    pinned = re.findall(r"^([\w.-]+)==", (ROOT / "lambdas/requirements.txt").read_text(), re.MULTILINE)
+    text = (ROOT / "lambdas/requirements.txt").read_text().replace("-", "_")  # as the wheel spells names
+    pinned = re.findall(r"^([\w.]+)==", text, re.MULTILINE)
     packages = [name.split("/")[3] for name in files if name.startswith(BUILT[0])]
-    assert {name.partition("-")[0] for name in packages if ".dist-info" in name} == {
-        name.replace("-", "_") for name in pinned
-    }
+    assert {name.partition("-")[0] for name in packages if ".dist-info" in name} == {*pinned}
     assert not any(name.endswith(".so") for name in files), "a function may run on ARM or on x86"
 
 
 def test_no_file_has_a_path_of_this_machine(files: dict[str, bytes]) -> None:
+    """Code may name `/tmp/` and `file:///` in general."""
     for name, content in files.items():
         assert str(ROOT).encode() not in content, name
         assert not re.search(rb'"/tmp/|file:///', content) or "/packages/" in name or name.endswith(".py"), name

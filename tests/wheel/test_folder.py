@@ -86,13 +86,14 @@ def test_the_session_of_the_page_works_without_node(
 
     def run_steps(steps: list[tuple[str, str]], port: int = 0) -> None:
         assert steps
+        with_port = {**environment, "PORT": str(port)}
         for command, expected in steps:
             runnable = command.replace("tallystick[", f"{wheel}[").replace(":8080", f":{port}")
-            output = _output(runnable, folder, {**environment, "PORT": str(port)})
+            output = _output(runnable, folder, with_port)
             deadline_s = time.monotonic() + PATIENCE_S
             # A command that waits with `sleep` may need longer on a busy machine.
             while command.startswith("sleep ") and not is_as_shown(output, expected) and time.monotonic() < deadline_s:
-                output = _output(runnable, folder, environment)
+                output = _output(runnable, folder, with_port)
             assert is_as_shown(output, expected), f"{command}\nprinted:  {output}\nexpected: {expected}"
 
     run_steps(session(before))

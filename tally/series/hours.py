@@ -98,11 +98,11 @@ def sum_up(store: Store, judged: int, *, until_s: float) -> int:
         last = minutes_of(store.settings, progress_.hour)[-1]
         if progress_.through < last:
             if min(judged, last) - progress_.through < PART_MINUTES and judged < last:
-                break
+                break  # too few minutes are judged for the next part of the hour
             progress_ = _sum_up_part(store, progress_, min(judged, last), until_s)
             if progress_ == before:
                 raise StoreBusyError(f"There was no time for one part of the hour {top.span_of(progress_.hour)}.")
-            continue
+            continue  # if the hour is over now, its amounts go into the items of the day
         days_written, progress_ = _write_days(store, progress_, until_s)
         written += days_written
     return written
@@ -113,7 +113,7 @@ def _store_missing(store: Store, progress_: Progress) -> Progress:
     acknowledged. Both are stored before their minutes are judged, so this call reads them in time."""
     letter_s = watermark.oldest_dead_letter_s(store, BOOKKEEPER)  # read first: a discarded dead letter becomes a loss
     losses = (lost for lost in loss.list_losses(store) if lost.consumer == BOOKKEEPER)
-    # In a long loss, the amounts of its first hours are lost, too.
+    # A long loss may also have lost the running segments of the hours in which it began.
     lost_s = [lost.since_s - (LONG_LOSS_HOURS_S if lost.until_s - lost.since_s > LONG_LOSS_S else 0) for lost in losses]
     new = progress_.with_missing(min([letter_s, *lost_s]), store.settings.minute_of(clock.now_s()))
     return progress_ if new == progress_ else _store_progress(store, progress_, new)

@@ -16,8 +16,8 @@ from .recounts import GROUPS_MAX, Recount
 from .scan_state import Scan
 from .spot_checks import random_items
 
-SAMPLE_PLACES, ITEMS_PER_PLACE = 8, 100
-UNIT_BYTES = 4096  # of a strongly consistent read
+SAMPLE_PLACES, ITEMS_PER_PLACE = 8, 100  # a sample has the items that follow so many random places
+UNIT_BYTES = 4096  # that one unit of a strongly consistent read reads
 TRANSACTION_S, MB_S = 0.03, 0.15  # about how long DynamoDB takes to commit many writes, and to read 1 MB
 SET_UNITS, SET_WATCHED_UNITS = 2, 6  # write units to set a number, without and with a team's number (three writes)
 
@@ -41,7 +41,7 @@ class ScanPlan:
     """Items whose keys fit, but that count for nothing: they lack an attribute, or `where` does not hold."""
     groups: set[str] = field(default_factory=set)
     faults: Multiset[str] = field(default_factory=Multiset)
-    examples: dict[str, str] = field(default_factory=dict)
+    examples: dict[str, str] = field(default_factory=dict)  # by the kind of the fault
 
     def __post_init__(self) -> None:
         scan = Scan(self.recount.counter.name, 1, self.recount.counter.items_digest, self.only_groups, closed=False)

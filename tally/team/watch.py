@@ -44,7 +44,7 @@ def check_numbers(store: Store, counters: Mapping[str, Counter], now_s: float, u
 
 
 def _listed_groups(store: Store) -> Iterator[Item]:
-    """Yields the listed groups of every counter, which changed lately."""
+    """Yields the groups on the list (team_numbers.py): their items or team numbers have changed lately."""
     for bucket in range(team_numbers.PARTITIONS):
         yield from queries.partition_items(store, store.settings.ledger_table, f"WATCHED#{bucket}")
 
@@ -114,7 +114,7 @@ def check_group(store: Store, counter: Counter, listed: Item, passed_s: int, now
     if excess != row.drift:
         if not counter.watch.same_transaction or excess == 0:
             writes.append(rows.recount_write(store, row, excess, now_s))
-        elif minute > row.last_minute:  # the number is written with its items, so drift is confirmed some minutes later
+        elif minute > row.last_minute:  # one value a minute, so that drift is confirmed after some minutes
             writes.append(rows.drift_write(store, row, excess, now_s, minute))
     if try_commit(store, writes):
         _compact(store, tally_key, item, team_numbers.expired_stretches(item, since_s))

@@ -38,12 +38,13 @@ def ping(store: Store) -> None:
     get(store.client, store.settings.counts_table, key("HEALTH", "HEALTH"))
 
 
-def get_many(call: Call, table: str, keys: Sequence[Item], **more: Any) -> list[Item]:
-    """Returns the items that exist of at most 100 keys, in any order. Raises StoreBusyError, StoreUnreachableError."""
+def get_many(call: Call, table: str, keys: Sequence[Item], **extra: Any) -> list[Item]:
+    """Returns the items that exist of at most 100 keys, in any order. `extra`: further parameters of BatchGetItem for
+    the table. Raises StoreBusyError, StoreUnreachableError."""
     present: list[Item] = []
     retries, unread = call.retries(), list(keys)
     while unread:
-        requested = {table: {"Keys": unread, "ConsistentRead": True, **more}}
+        requested = {table: {"Keys": unread, "ConsistentRead": True, **extra}}  # `consistent=False`: it is set here
         answer = _send_read(call.store.client.batch_get_item, "Responses", consistent=False, RequestItems=requested)
         present += answer["Responses"].get(table, [])
         unread = answer.get("UnprocessedKeys", {}).get(table, {}).get("Keys", [])
@@ -66,52 +67,52 @@ def query(
     high: str = SORT_KEY_MAX,
     *,
     after: str | None = None,
-    **more: Any,
+    **extra: Any,
 ) -> Page:
     """Returns one page of a partition, from sort key `low` to `high`, both included.
 
-    `after`: only items after this sort key; None: all. `more`: further parameters of DynamoDB's Query. Raises what
+    `after`: only items after this sort key; None: all. `extra`: further parameters of DynamoDB's Query. Raises what
     botocore's error maps to, StoreUnreachableError.
     """
     start: dict[str, Any] = {} if after is None else {"ExclusiveStartKey": key(partition, after)}
-    parameters = _range_parameters(table, partition, low, high, more) | start
+    parameters = _range_parameters(table, partition, low, high, extra) | start
     return _page(_send_read(store.client.query, "Items", **parameters))
 
 
 def partition_items(
-    store: Store, table: str, partition: str, low: str = SORT_KEY_MIN, high: str = SORT_KEY_MAX, **more: Any
+    store: Store, table: str, partition: str, low: str = SORT_KEY_MIN, high: str = SORT_KEY_MAX, **extra: Any
 ) -> Iterator[Item]:
     """Yields every item of a partition, from sort key `low` to `high`. Sends one Query for each page of 1 MB."""
-    return chain.from_iterable(partition_pages(store, table, partition, low, high, **more))
+    return chain.from_iterable(partition_pages(store, table, partition, low, high, **extra))
 
 
 def partition_pages(
-    store: Store, table: str, partition: str, low: str = SORT_KEY_MIN, high: str = SORT_KEY_MAX, **more: Any
+    store: Store, table: str, partition: str, low: str = SORT_KEY_MIN, high: str = SORT_KEY_MAX, **extra: Any
 ) -> Iterator[Page]:
     """Yields the pages of a partition, from sort key `low` to `high`, with the parameters of `query`."""
-    return _all_pages(store.client.query, _range_parameters(table, partition, low, high, more))
+    return _all_pages(store.client.query, _range_parameters(table, partition, low, high, extra))
 
 
-def scan_pages(store: Store, table: str, **more: Any) -> Iterator[Page]:
-    """Yields the pages of a table. The items of a partition follow each other. `more`: further parameters of a Scan."""
-    return _all_pages(store.client.scan, {"TableName": table, **more})
+def scan_pages(store: Store, table: str, **extra: Any) -> Iterator[Page]:
+    """Yields the pages of a table. The items of a partition follow each other. `extra`: parameters of a Scan."""
+    return _all_pages(store.client.scan, {"TableName": table, **extra})
 
 
 def team_table_pages(
-    store: Store, table: str, partition: tuple[str, Item] | None = None, after: Item | None = None, **more: Any
+    store: Store, table: str, partition: tuple[str, Item] | None = None, after: Item | None = None, **extra: Any
 ) -> Iterator[Page]:
     """Yields the pages of a team table, each with the read units that it cost.
 
     `partition`: the name and the value of one partition key; None: the whole table. `after`: only items after this
-    key. `more`: further parameters of the Query or the Scan.
+    key. `extra`: further parameters of the Query or the Scan.
     """
-    parameters: dict[str, Any] = {"TableName": table, "ReturnConsumedCapacity": "TOTAL", **more}
+    parameters: dict[str, Any] = {"TableName": table, "ReturnConsumedCapacity": "TOTAL", **extra}
     if after:
         parameters["ExclusiveStartKey"] = after
     if partition is None:
         return _all_pages(store.client.scan, parameters)
     name, value = partition
-    parameters["ExpressionAttributeNames"] = {"#pk": name, **more.get("ExpressionAttributeNames", {})}
+    parameters["ExpressionAttributeNames"] = {"#pk": name, **extra.get("ExpressionAttributeNames", {})}
     parameters |= {"KeyConditionExpression": "#pk = :pk", "ExpressionAttributeValues": {":pk": value}}
     return _all_pages(store.client.query, parameters)
 
@@ -133,14 +134,14 @@ def _all_pages(send: Callable[..., Any], parameters: dict[str, Any]) -> Iterator
     raise StoreRefusedError(f"There are more than {PAGES_MAX} pages of {parameters['TableName']}. Export the table.")
 
 
-def _range_parameters(table: str, partition: str, low: str, high: str, more: dict[str, Any]) -> dict[str, Any]:
-    """Returns the parameters of a Query. `more`: further parameters, which may have ExpressionAttributeValues."""
+def _range_parameters(table: str, partition: str, low: str, high: str, extra: dict[str, Any]) -> dict[str, Any]:
+    """Returns the parameters of a Query. `extra`: further parameters, which may have ExpressionAttributeValues."""
     values = {":pk": {"S": partition}, ":low": {"S": low}, ":high": {"S": high}}
     return {
-        **more,
+        **extra,
         "TableName": table,
         "KeyConditionExpression": "PK = :pk AND SK BETWEEN :low AND :high",
-        "ExpressionAttributeValues": values | more.get("ExpressionAttributeValues", {}),
+        "ExpressionAttributeValues": values | extra.get("ExpressionAttributeValues", {}),
     }
 
 

@@ -97,13 +97,14 @@ def test_children_are_listed_by_their_names_and_no_name_adds_a_separator_to_a_ke
 
 
 SECRET = "0b1f6c64-7d0e-4a52-9c3b-8e2f5a7d9c10"
+OTHER_SECRET = SECRET[::-1]  # of another browser
 
 
 def test_a_browser_without_sign_in_is_counted_once_and_removes_its_like_by_its_secret(invoke: Invoke) -> None:
     """The browser's child is listed as anonymous, and no answer has the child's name."""
     page = {"counter": "hearts", "id": "home"}
     invoke.direct("put_mine", **page, caller="ann")
-    for secret, number in ((SECRET, 2), (SECRET[::-1], 3)):
+    for secret, number in ((SECRET, 2), (OTHER_SECRET, 3)):
         fields = {**page, "secret": secret, "query": "value=true"}
         answers = [events.body_of(invoke.http("put_anonymous", **fields)) for _ in range(2)]
         assert answers[0] == {**page, "present": True, "changed": True, "visible": "now", "value": number}
@@ -118,10 +119,10 @@ def test_a_browser_without_sign_in_is_counted_once_and_removes_its_like_by_its_s
     assert [child for page_of_one in pages for child in page_of_one["children"]] == children
     removals = [events.body_of(invoke.http("delete_anonymous", **page, secret=SECRET)) for _ in range(2)]
     assert [(answer["present"], answer["changed"]) for answer in removals] == [(False, True), (False, False)]
-    states = [events.body_of(invoke.http("get_anonymous", **page, secret=secret)) for secret in (SECRET, SECRET[::-1])]
+    states = [events.body_of(invoke.http("get_anonymous", **page, secret=secret)) for secret in (SECRET, OTHER_SECRET)]
     assert states == [{**page, "present": False}, {**page, "present": True}]
     of = ["hearts:home", "hearts:other", "likes:a91f", "members:acme", "plays:9f3a", "nothing:x", "hearts:home"]
-    entries = invoke.direct("list_anonymous", of=of, secret=SECRET[::-1])["body"]["anonymous"]
+    entries = invoke.direct("list_anonymous", of=of, secret=OTHER_SECRET)["body"]["anonymous"]
     assert [entry.get("present", entry.get("error", {}).get("status")) for entry in entries] == [
         True, False, 403, 403, 400, 404, True,
     ]  # fmt: skip
@@ -135,7 +136,7 @@ def test_a_late_retry_of_an_anonymous_like_does_not_put_the_like_back(invoke: In
     retried = invoke.http("put_anonymous", **page, idempotency_key=events.KEY)
     assert (retried["headers"]["idempotency-replayed"], retried["body"]) == ("true", first["body"])
     assert events.body_of(invoke.http("get_counter_hearts", id="home"))["value"] == 0
-    stolen = invoke.http("put_anonymous", **page | {"secret": SECRET[::-1]}, idempotency_key=events.KEY)
+    stolen = invoke.http("put_anonymous", **page | {"secret": OTHER_SECRET}, idempotency_key=events.KEY)
     assert stolen["statusCode"] == 422, "a key belongs to one secret"
 
 

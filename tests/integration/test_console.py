@@ -42,8 +42,8 @@ def test_every_module_and_style_is_served_and_revalidated_at_each_use(invoke: In
     assert {"app.js", "signin.js"} < names
     for name in names:
         answer = invoke.http("get_console_file", file=name)
-        kind = "text/css" if name.endswith(".css") else "text/javascript"
-        assert (answer["statusCode"], answer["headers"]["content-type"]) == (200, f"{kind}; charset=utf-8"), name
+        media_type = "text/css" if name.endswith(".css") else "text/javascript"
+        assert (answer["statusCode"], answer["headers"]["content-type"]) == (200, f"{media_type}; charset=utf-8"), name
         assert answer["headers"]["cache-control"] == "public, max-age=0"
         assert answer["headers"]["x-content-type-options"] == "nosniff"
         assert answer["headers"]["cross-origin-resource-policy"] == "same-origin"

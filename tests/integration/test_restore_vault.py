@@ -90,7 +90,8 @@ def test_a_restore_makes_the_tables_of_the_newest_copies_in_the_region_of_the_va
     ]
     assert code == 0
     assert visits(store_of(PREFIX, REGION)) == 2
-    copies = [copy["RecoveryPointArn"] for copy in aws.copies[len(TEMPLATE_SETTINGS) : 2 * len(TEMPLATE_SETTINGS)]]
+    copies_in_time = aws.copies[3:6]  # of COPIED_S
+    copies = [copy["RecoveryPointArn"] for copy in copies_in_time]
     assert [(job["RecoveryPointArn"], job["Metadata"]["targetTableName"]) for job in aws.start_requests] == [
         (copy, f"{PREFIX}-{table}") for copy, table in zip(copies, TEMPLATE_SETTINGS, strict=True)
     ]

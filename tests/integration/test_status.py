@@ -69,7 +69,7 @@ class FakeStack:
         elif service == "sns":
             attributes = {"SubscriptionsConfirmed": "1", "SubscriptionsPending": "0"}
             stubber.add_response("get_topic_attributes", {"Attributes": attributes}, {"TopicArn": TOPIC})
-        else:
+        else:  # the queue of failed events
             names = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
             answer = {"Attributes": dict(zip(names, (str(self.failed_events), "0"), strict=True))}
             stubber.add_response("get_queue_attributes", answer, {"QueueUrl": QUEUE, "AttributeNames": names})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
@@ -18,7 +17,6 @@ from tests.integration.test_periods import DAY_S, NOON_S, TODAY, TOMORROW
 from tests.integration.test_periods import now as now
 
 BOOK = {"counter": "readers", "id": "moby-dick"}
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -66,7 +64,7 @@ def test_a_counter_at_its_ceiling_still_takes_visits_of_visitors_that_it_has_cou
 
 
 @pytest.mark.parametrize(
-    ("operation", "more"),
+    ("operation", "fields"),
     [
         ("increment", {"amount": 1, "idempotency_key": "k"}),
         ("increment", {"idempotency_key": "k"}),
@@ -75,9 +73,10 @@ def test_a_counter_at_its_ceiling_still_takes_visits_of_visitors_that_it_has_cou
         ("change", {"changes": [{**BOOK, "amount": 1}], "idempotency_key": "k"}),
     ],
 )
-def test_only_a_visit_changes_a_counter_of_visitors(invoke: Invoke, operation: str, more: dict[str, Any]) -> None:
+def test_only_a_visit_changes_a_counter_of_visitors(invoke: Invoke, operation: str, fields: dict[str, Any]) -> None:
     tally = {} if operation == "change" else BOOK
-    answer = invoke.direct(operation, caller="web", **tally, **more)
+    answer = invoke.direct(operation, caller="web", **tally, **fields)
+    # A hold is refused because the counter has no limit.
     assert (answer["status"], "visitors" in answer["body"]["detail"] or operation == "hold") == (400, True)
     usage = invoke.direct("add_visitor", counter="usage", id="x", visitor="ann", caller="web")
     assert (usage["status"], usage["body"]["field"]) == (400, "counter")

@@ -23,7 +23,7 @@ from tests.sync_wire import SyncWire
 
 @pytest.fixture
 def dev_stack(engine: Engine, store: Store) -> dict[str, Any]:
-    """Returns the answer of `make dev` about its tables."""
+    """Returns what `make dev` answers to /dev/stack."""
     settings = store.settings
     return {
         "dynamodb": engine.endpoint, "s3": engine.endpoint, "counts": settings.counts_table,

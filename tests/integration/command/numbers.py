@@ -38,7 +38,7 @@ def mark_judged(store: Store, minutes_ahead: int = 5) -> int:
 
 
 def post(store: Store, post_id: str = "a91f", likers: int = 2, off_by: int = 0) -> None:
-    """Write a post with so many likes. `off_by`: then edit its tally by this amount."""
+    """Write a post with so many likes. `off_by`: the amount of an edit of the post's tally by hand."""
     posts.write_post(Call(store, "author"), counters.LIKES, post_id, "hello")
     for number in range(likers):
         children.set_child(Call(store), counters.LIKES, post_id, f"u{number}", True)
@@ -62,8 +62,8 @@ def note_fingerprint(store: Store, counter: Counter) -> None:
 def put_drift_row(store: Store, counter: str, target: str, amount: int, minutes_ago: int = 9) -> None:
     """Store a drift row that last changed `minutes_ago` judged minutes ago. From 5 on, its drift is confirmed."""
     last_change = watermark.last_judged_minute(store) - minutes_ago
-    facts = {"drift": amount, "upto": last_change, "since": 1_800_000_000, "changes": f"[[{last_change}, {amount}]]"}
-    item = rows.row_key(counter, target) | items.to_wire({**facts, "counter": counter, "target": target})
+    values = {"drift": amount, "upto": last_change, "since": 1_800_000_000, "changes": f"[[{last_change}, {amount}]]"}
+    item = rows.row_key(counter, target) | items.to_wire({**values, "counter": counter, "target": target})
     store.client.put_item(TableName=store.settings.ledger_table, Item=item)
 
 

@@ -62,7 +62,7 @@ class Team(team_table.Team):
         self.drain()
 
     def poison(self) -> None:
-        """Remove the new image of the newest record, which makes it a poison record."""
+        """Remove the new image of the newest record, so that the record is a poison record."""
         self.read_stream()
         (shard,) = self.shards.values()
         shard.records[-1]["dynamodb"].pop("NewImage")

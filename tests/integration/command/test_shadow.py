@@ -82,7 +82,7 @@ def test_a_right_old_number_exits_with_0_and_errors_that_cancel_out_exit_with_1(
 
 
 def test_hours_that_tally_has_not_completely_summed_up_are_unknown(run: Run, files: Files) -> None:
-    first = files("a,1,1799989200", "a,5,1799992800")  # the second reading is at 06:00
+    first = files("a,1,1799989200", "a,5,1799992800")  # at 05:00 and 06:00
     code, out, err = run("shadow", "plays", first, files.hourly("a", [None, 105, 300, 600, 1000, 1000, 1000]), *UTC)
     assert (code, rows(out)) == (1, [
         "05,06,1,4,,", "06,07,1,100,100,0", "07,08,1,195,200,-5", "08,09,1,300,300,0", "09,10,1,400,400,0",

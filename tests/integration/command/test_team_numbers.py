@@ -40,11 +40,11 @@ def put_items(team: Team, items: list[dict[str, Any]]) -> None:
         team.store.client.batch_write_item(RequestItems={team.table: requests})
 
 
-def posts(errors: dict[str, int]) -> list[dict[str, Any]]:
-    """Returns the items of all posts, with likes and numbers. `errors`: by post, the excess of a wrong number."""
+def posts(excesses: dict[str, int]) -> list[dict[str, Any]]:
+    """Returns the items of all posts, with likes and numbers. `excesses`: by post, the excess of a wrong number."""
     items = []
     for number in range(POSTS):
-        post, tally = {"S": f"POST#{number}"}, LIKES_EACH + errors.get(str(number), 0)
+        post, tally = {"S": f"POST#{number}"}, LIKES_EACH + excesses.get(str(number), 0)
         items.append({"PK": post, "SK": {"S": "META"}, "likeTally": {"N": str(tally)}})
         items += [{"PK": post, "SK": {"S": f"LIKE#{user}"}} for user in range(LIKES_EACH)]
     return items
@@ -157,16 +157,16 @@ def test_a_team_number_that_no_item_has_is_not_ok(team: Team) -> None:
 
 
 def test_check_names_exactly_the_posts_with_a_wrong_number_and_repair_prints_a_command(team: Team) -> None:
-    errors = {str(number): 1 if number % 2 else -1 for number in range(0, POSTS, POSTS // WRONG_POSTS)}
-    put_items(team, posts(errors))
+    excesses = {str(number): 1 if number % 2 else -1 for number in range(0, POSTS, POSTS // WRONG_POSTS)}
+    put_items(team, posts(excesses))
     team.drain()
     assert team("scan post_likes --yes")[0] == 0
     numbers = {str(number): LIKES_EACH for number in range(POSTS)} | {"~-numbers": POSTS}  # the posts with a likeTally
-    assert (team.numbers("post_likes"), len(errors)) == (numbers, WRONG_POSTS)
+    assert (team.numbers("post_likes"), len(excesses)) == (numbers, WRONG_POSTS)
     mark_judged(team.store)
     code, printed, _ = team("check post_likes --yes --json")
     drifts = {line["id"]: line["drift"] for line in map(json.loads, printed.splitlines())}
-    assert (code, drifts) == (1, errors)
+    assert (code, drifts) == (1, excesses)
 
     code, printed, err = team(f"repair post_likes 30 {SIGNED}")
     assert (code, "likeTally in shop is the team's to repair: Tally never writes it" in err) == (1, True)

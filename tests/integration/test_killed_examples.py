@@ -113,7 +113,7 @@ class Processes:
             with suppress(Died, ModelError):
                 answers.append(self.module.handler(event, None))
             sys.settrace(None)
-            self.dead_threads.discard(threading.get_ident())
+            self.dead_threads.discard(threading.get_ident())  # a later thread may get this number
 
         thread = threading.Thread(target=process)
         thread.start()
@@ -370,7 +370,7 @@ def test_a_call_whose_hold_expires_before_its_commit_is_charged_what_fits(
 def test_a_late_call_is_not_charged_an_amount_that_others_take_before_its_commit(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After each refusal that says how much fits, others take that amount, until nothing fits."""
+    """After each refusal that says how much fits, others take 50 of that amount or all of it, until nothing fits."""
     trial, commit = gateway.trial, Tally.commit_hold
 
     def commit_hold(tally: Tally, *hold: str, amount: int | None = None) -> Any:
@@ -499,7 +499,7 @@ class KilledRuns:
         module.tally = Tally(functions, caller=module.__name__, lambda_client=FakeLambda(Invoke(store)))  # type: ignore[attr-defined]
         module.handler(event, None)
 
-    def names(self, event_of: Callable[[str], dict[str, Any]], take: Callable[[str], object]) -> Iterator[str]:
+    def run_all(self, event_of: Callable[[str], dict[str, Any]], take: Callable[[str], object]) -> Iterator[str]:
         """Yields the name of each killed run, after the next run has answered. Between these runs, nothing happens, or
         the hold expires, or the hold expires and others `take` the held amount."""
         module = self.trial.processes.module
@@ -543,7 +543,7 @@ def test_an_order_that_sigkill_interrupts_is_sold_or_refunded(
     monkeypatch.setattr(trial.processes.module, "charge", lambda order: set_paid_amount(order, 2))
     monkeypatch.setattr(trial.processes.module, "refund", lambda order: set_paid_amount(order, 0))
     outcomes = Sums[int]()
-    for name in KilledRuns(trial, engine).names(order, lambda name: trial.others.increment("stock", name, amount=-2)):
+    for name in KilledRuns(trial, engine).run_all(order, lambda name: trial.others.increment("stock", name, amount=-2)):
         sold = sum(trial.committed_amounts("stock", name))
         assert paid_amount(order(name)) == sold, name
         outcomes[sold] += 1
@@ -571,7 +571,7 @@ def test_a_call_that_sigkill_interrupts_is_charged_once(
     monkeypatch.setattr(trial.processes.module, "complete", complete)
     monkeypatch.setattr(trial.processes.module, "kept_answer", kept_answer)
     charged = Sums[int]()
-    for name in KilledRuns(trial, engine).names(
+    for name in KilledRuns(trial, engine).run_all(
         request, lambda name: trial.others.increment("tokens", name, amount=150)
     ):
         assert trial.committed_amounts("tokens", name) == ([90] if kept_answer(request(name)) else []), name

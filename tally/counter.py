@@ -77,13 +77,13 @@ class Counter:
     """`now`: receipt and count are one transaction, 4 write units. `soon`: the receipt alone, 1 write unit; the rollup
     adds the change within seconds."""
     delta: int | None = None
-    """The step of each change. None: the caller gives the amount."""
+    """The amount of each change. None: the caller gives the amount."""
     start: int = 0
     """The number before the first change."""
     floor: int | None = None
-    """No change takes the number below this."""
+    """No change takes the number below this. None: no such limit."""
     ceiling: int | None = None
-    """No change takes the number above this."""
+    """No change takes the number above this. None: no such limit."""
     debt: int = 0
     """How far commits of holds, and increments that say `used`, may take the number beyond its limit."""
     limit_overrides: bool = False
@@ -374,7 +374,7 @@ class Counter:
 
     @cached_property
     def listed(self) -> bool:
-        """Whether anyone may list its ids."""
+        """Whether anyone may list its ids and children."""
         return self.lists == ANYONE
 
     @cached_property
@@ -399,7 +399,7 @@ class Counter:
 
     @property
     def watched(self) -> str | None:
-        """The attribute that has the number of the team's code."""
+        """The attribute that has the number of the team's code; None if the counter has no such number."""
         return self.watch.attribute if self.watch else None
 
     @cached_property

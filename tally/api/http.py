@@ -51,7 +51,7 @@ def is_request(event: object) -> TypeGuard[Event]:
 
 
 def _claims(context: object) -> Any:
-    """Returns the claims that the gateway's authorizer verified; empty without an authorizer."""
+    """Returns the claims that the gateway's authorizer verified; empty without an authorizer; None if malformed."""
     for name in ("authorizer", "jwt", "claims"):
         context = (context.get(name) or {}) if isinstance(context, Mapping) else None
     return context
@@ -141,7 +141,7 @@ def _parse_query(event: Event, route: Route) -> dict[str, object]:
     text = event.get("rawQueryString", "")
     try:
         pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=pairs_max)
-    except ValueError:  # broken UTF-8, or too many
+    except ValueError:  # broken UTF-8, or too many parameters
         raise InvalidInputError("The query string is malformed, or has too many parameters.") from None
     for name, value in pairs:
         if name in lists:
@@ -220,7 +220,7 @@ def response(status: int, body: Mapping[str, Any], *, replayed: bool = False) ->
 
 
 dumps = partial(json.dumps, separators=(",", ":"))
-"""The JSON of an answer."""
+"""Returns the JSON of an answer, without spaces."""
 
 
 def version_tag(body: Mapping[str, Any]) -> str:

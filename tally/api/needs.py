@@ -14,7 +14,7 @@ from tally.counter import Counter
 
 
 class Table(Enum):
-    """The tables."""
+    """The tables of a stack."""
 
     COUNTS = "counts"
     RECEIPTS = "receipts"
@@ -49,7 +49,7 @@ def on_ledger(by_prefix: Mapping[str, Iterable[str]]) -> Needs:
 
 PUT_RECEIPT: Needs = frozenset({Need("PutItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 FIND_RECEIPT: Needs = frozenset({Need("GetItem", Table.RECEIPTS, RECEIPT_PREFIX)})
-MARK_RECEIPT: Needs = frozenset({Need("UpdateItem", Table.RECEIPTS, RECEIPT_PREFIX)})
+MARK_RECEIPT: Needs = frozenset({Need("UpdateItem", Table.RECEIPTS, RECEIPT_PREFIX)})  # as voided
 FIND_RECEIPTS: Needs = frozenset({Need("BatchGetItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 READ_WATERMARK = on_ledger({"JUDGE": ["GetItem"]})
 READ_SCANS = on_ledger({"ITEMS": ["GetItem"], "PASSED": ["GetItem"]})

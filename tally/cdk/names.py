@@ -24,7 +24,7 @@ class Names:
     stack: str
     """The stack's name: `Tally-prod`."""
     path: tuple[str, ...] = ()
-    """The ids from the stack down to the scope of Tally, without hidden ids."""
+    """The ids of the constructs from the stack down to Tally, without HIDDEN_ID."""
     docs: str = "docs"
     """Where people read the pages of docs/: a URL, or the folder."""
 

@@ -42,12 +42,12 @@ from .requests import Methods
 FUNCTIONS = (
     "increments", "changes", "reads", "children", "holds", "posts", "visits", "receipts", "series", "drift", "health",
 )  # fmt: skip
-BATCH_ENTRIES_MAX = 100  # the limit of a batch event
+BATCH_ENTRIES_MAX = 100  # Tally takes no more requests in one event
 DEADLINE_DEFAULT_S = 15.0
 ATTEMPTS_MAX = 6
 PAUSE_FIRST_S = 0.2  # the first pause takes a random time up to this; the bound doubles with each attempt
 PAUSE_MAX_S = 2.0
-CONNECT_S_MAX = 1.0
+CONNECT_S_MAX = 1.0  # an attempt's time to connect to Lambda
 # After these errors of Lambda, and after a 5xx, a retry can succeed.
 _BUSY_CODES = frozenset(
     {"TooManyRequestsException", "ThrottlingException", "ResourceConflictException", "SnapStartNotReadyException"}
@@ -131,9 +131,9 @@ class Tally(Methods):
     def enqueue_batch(self, requests: Iterable[Request[Any]]) -> None:
         """Hand requests to Lambda together, and do not wait: Lambda itself retries after a RetryableError.
 
-        Requests of one function go 100 at a time. Tally's refusals are not reported. If this raises a RetryableError,
-        Lambda may have some of the requests. It is safe to hand all of them over a second time. If one request cannot
-        be sent, this sends the other requests and raises a CallerError.
+        One event has up to 100 requests of one function. Tally's refusals are not reported. If this raises a
+        RetryableError, Lambda may have some of the requests, and it is safe to hand over all requests a second time. If
+        a request cannot be sent, this sends the other requests and raises a CallerError.
         """
         end_s = time.monotonic() + self.deadline_s
         entries, unsendable = self._entries(requests)
@@ -145,7 +145,7 @@ class Tally(Methods):
     def batch(self, requests: Iterable[Request[T]]) -> list[T | TallyError]:
         """Send requests together. Return the result or the error of each request, in order. Raise none of these errors.
 
-        Requests of one function go 100 at a time, in order. After a RetryableError a request is sent again.
+        One event has up to 100 requests of one function, in order. This sends a request again after a RetryableError.
         """
         end_s = time.monotonic() + self.deadline_s
         entries, unsendable = self._entries(requests)
@@ -275,7 +275,7 @@ def _batch_event(entries: Mapping[int, _Entry[Any]], more_members: bytes = b"") 
 
 
 def _reply(answer: Any) -> Reply:
-    """Returns the reply in a function's answer. Raises the TallyError of a problem document."""
+    """Returns the reply in a function's answer. If the answer is a problem document, raises the TallyError of it."""
     if not isinstance(answer, dict) or not {"status", "replayed", "body"} <= answer.keys():
         raise ConfigurationError(_FOREIGN_ANSWER)
     if answer["status"] >= 400:
@@ -291,23 +291,24 @@ def _error_classes(root: type[TallyError]) -> Iterator[type[TallyError]]:
         yield from _error_classes(child)
 
 
-_BY_SLUG = {kind.slug: kind for kind in _error_classes(TallyError)}
-_BY_NAME = {kind.__name__: kind for kind in _error_classes(TallyError)}
+_CLASSES_BY_SLUG = {each.slug: each for each in _error_classes(TallyError)}
+_CLASSES_BY_NAME = {each.__name__: each for each in _error_classes(TallyError)}
 
 
 def error_of(problem: Mapping[str, Any]) -> TallyError:
     """Returns the error that a problem document describes. If the slug is unknown, the status decides its class."""
     status = problem["status"]
     unknown = RetryableError if status == 503 else TallyError if status >= 500 else CallerError
-    kind = _BY_SLUG.get(str(problem["type"]).removeprefix(PROBLEM_TYPE_PREFIX), unknown)
-    return kind(problem["detail"], **{name: value for name, value in problem.items() if name not in _PROBLEM_MEMBERS})
+    error_class = _CLASSES_BY_SLUG.get(str(problem["type"]).removeprefix(PROBLEM_TYPE_PREFIX), unknown)
+    members = {name: value for name, value in problem.items() if name not in _PROBLEM_MEMBERS}
+    return error_class(problem["detail"], **members)
 
 
 def _crash_error(document: Mapping[str, Any]) -> TallyError:
     """Returns the error of a failed invocation. The function raised a TallyError, so that Lambda retries, or failed."""
     name, message = str(document.get("errorType", "")), str(document.get("errorMessage", ""))
-    if name in _BY_NAME:
-        return _BY_NAME[name](message)
+    if name in _CLASSES_BY_NAME:
+        return _CLASSES_BY_NAME[name](message)
     if name.startswith(_DEAD_ENVIRONMENT_ERRORS) or "Task timed out" in message:
         return StoreUnreachableError(f"The function gave no answer: {message}")
     return TallyError(f"The function failed: {name}: {message}")

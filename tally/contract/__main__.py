@@ -30,8 +30,8 @@ def files(counters: Mapping[str, Counter]) -> dict[Path, str]:
     for operation in OPERATIONS:
         routes = operation.routes(counters)
         # The first route is the general route.
-        shown = [route for place, route in enumerate(routes) if place == 0 or route.is_short]
-        events = {f"http_{route.id}": samples.http_event(route, counters) for route in shown}
+        sampled = [route for index, route in enumerate(routes) if index == 0 or route.is_short]
+        events = {f"http_{route.id}": samples.http_event(route, counters) for route in sampled}
         if routes:
             events[f"direct_{operation.name}"] = samples.direct_event(routes[0], counters)
         for name, event in events.items():

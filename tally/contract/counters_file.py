@@ -82,7 +82,7 @@ class CountersFile:
 
 
 def _failure_line(path: Path, error: BaseException) -> str:
-    """Returns in one line why the file does not run: the place, and the error."""
+    """Returns in one line why the file does not run: the file and line, and the error."""
     line: int | None = None
     if isinstance(error, SyntaxError) and error.filename and error.lineno:  # in this file, or in a file that it imports
         path, line = Path(error.filename), error.lineno

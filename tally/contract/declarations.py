@@ -76,7 +76,7 @@ class Declarations(CountersFile):
 
     @cached_property
     def team_tables(self) -> dict[str, KeysByCounter]:
-        """The counters of each table of the team, with their keys, and whether they need images."""
+        """The counters of each table of the team, with the names of the keys, and whether a counter needs images."""
         counting = [(name, one.items) for name, one in self.counters.items() if one.items is not None]
         return {
             table: {

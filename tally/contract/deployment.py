@@ -99,7 +99,7 @@ ACCESS_LOG_FIELDS = {
 
 
 class Surroundings(NamedTuple):
-    """Where functions run: the names of the resources that they use, and the options that they read."""
+    """The stack that functions run in: the names of the resources that they use, and the options that they read."""
 
     service: str
     """The name of the stack, which every metric and log line has."""
@@ -121,29 +121,29 @@ class Surroundings(NamedTuple):
     """Whether CloudFront is in front of the API."""
 
 
-def common_variables(place: Surroundings) -> dict[str, str]:
+def common_variables(stack: Surroundings) -> dict[str, str]:
     """Returns the variables of every function."""
-    likers = place.likers_visible
+    likers = stack.likers_visible
     return {
-        **_storage_variables(place),
-        "TALLY_VERSION": place.version,
-        "POWERTOOLS_SERVICE_NAME": place.service,
+        **_storage_variables(stack),
+        "TALLY_VERSION": stack.version,
+        "POWERTOOLS_SERVICE_NAME": stack.service,
         "POWERTOOLS_METRICS_NAMESPACE": "Tally",
         "POWERTOOLS_LOG_LEVEL": "INFO",
-        **({"TALLY_SERIES_DAYS": str(place.series_days)} if place.series_days else {}),
+        **({"TALLY_SERIES_DAYS": str(stack.series_days)} if stack.series_days else {}),
         **({} if likers is UserVisibility.ANYONE else {"TALLY_LIKERS_VISIBLE": likers.value}),
     }
 
 
-def _storage_variables(place: Surroundings) -> dict[str, str]:
+def _storage_variables(stack: Surroundings) -> dict[str, str]:
     """Returns the variables that say where and how changes are stored."""
     return {
-        **{f"TALLY_{table.name}_TABLE": name for table, name in place.tables.items()},
-        **({"TALLY_RECEIPT_TTL_S": str(place.receipt_ttl_hours * 3600)} if place.receipt_ttl_hours else {}),
+        **{f"TALLY_{table.name}_TABLE": name for table, name in stack.tables.items()},
+        **({"TALLY_RECEIPT_TTL_S": str(stack.receipt_ttl_hours * 3600)} if stack.receipt_ttl_hours else {}),
     }
 
 
-def transact_variable(counters: Iterable[Counter], place: Surroundings) -> dict[str, Any]:
+def transact_variable(counters: Iterable[Counter], stack: Surroundings) -> dict[str, Any]:
     """Returns the JSON of the variable TALLY_TRANSACT, with which a team's function changes these counters itself
     (tally/transact.py). If the function's package stores another format, the function does not start. Lambda takes
     4 KB of variables, so defaults are left out, and `notify`, because only the bookkeeper makes events."""
@@ -152,16 +152,16 @@ def transact_variable(counters: Iterable[Counter], place: Surroundings) -> dict[
         {name: getattr(counter, name) for name, default in defaults.items() if getattr(counter, name) != default}
         for counter in counters
     ]
-    return {"format": FORMAT, "version": version(), "counters": declared, "settings": _storage_variables(place)}
+    return {"format": FORMAT, "version": version(), "counters": declared, "settings": _storage_variables(stack)}
 
 
-def serving_variables(routes: Sequence[Route], place: Surroundings) -> dict[str, str]:
+def serving_variables(routes: Sequence[Route], stack: Surroundings) -> dict[str, str]:
     """Returns further variables of a function for callers. The hosts may be many, so few functions get them."""
     uses_hosts = any(route.operation.uses_page_hosts for route in routes)
-    uses_address = Table.SALTS in place.tables and any(route.operation.uses_client_address for route in routes)
+    uses_address = Table.SALTS in stack.tables and any(route.operation.uses_client_address for route in routes)
     return {
-        **({"TALLY_PAGE_HOSTS": place.page_hosts} if uses_hosts and place.page_hosts else {}),
-        **({"TALLY_CDN": "true"} if uses_address and place.has_cdn else {}),
+        **({"TALLY_PAGE_HOSTS": stack.page_hosts} if uses_hosts and stack.page_hosts else {}),
+        **({"TALLY_CDN": "true"} if uses_address and stack.has_cdn else {}),
     }
 
 
@@ -176,31 +176,31 @@ def console_variables(name: str, routes: Sequence[Route], config: str, client: s
     }
 
 
-def consumer_variables(consumer: StreamReader, place: Surroundings) -> dict[str, str]:
+def consumer_variables(consumer: StreamReader, stack: Surroundings) -> dict[str, str]:
     """Returns further variables of a stream consumer."""
-    tables = {"TALLY_TEAM_TABLES": team_tables_json(place)} if consumer.team_tables else {}
-    return {"TALLY_DEAD_LETTER_BUCKET": place.dead_letters, **tables, **_event_bus_variable(consumer, place)}
+    tables = {"TALLY_TEAM_TABLES": team_tables_json(stack)} if consumer.team_tables else {}
+    return {"TALLY_DEAD_LETTER_BUCKET": stack.dead_letters, **tables, **_event_bus_variable(consumer, stack)}
 
 
-def schedule_variables(schedule: Schedule, place: Surroundings) -> dict[str, str]:
+def schedule_variables(schedule: Schedule, stack: Surroundings) -> dict[str, str]:
     """Returns further variables of a function on a schedule."""
-    tables = {"TALLY_TEAM_TABLES": team_tables_json(place)} if schedule.inspected_streams and place.team_tables else {}
-    tables |= {"TALLY_SPOT_CHECK_UNITS": str(place.spot_check_units)} if tables and place.spot_check_units else {}
+    tables = {"TALLY_TEAM_TABLES": team_tables_json(stack)} if schedule.inspected_streams and stack.team_tables else {}
+    tables |= {"TALLY_SPOT_CHECK_UNITS": str(stack.spot_check_units)} if tables and stack.spot_check_units else {}
     return {
-        **{f"TALLY_{table.name}_STREAM": place.streams[table] for table in schedule.inspected_streams},
+        **{f"TALLY_{table.name}_STREAM": stack.streams[table] for table in schedule.inspected_streams},
         **tables,
-        **_event_bus_variable(schedule, place),
+        **_event_bus_variable(schedule, stack),
     }
 
 
-def _event_bus_variable(sender: StreamReader | Schedule, place: Surroundings) -> dict[str, str]:
+def _event_bus_variable(sender: StreamReader | Schedule, stack: Surroundings) -> dict[str, str]:
     """Returns the variable of a function that sends events."""
-    return {"TALLY_EVENT_BUS": place.event_bus} if sender.sends_events and place.event_bus else {}
+    return {"TALLY_EVENT_BUS": stack.event_bus} if sender.sends_events and stack.event_bus else {}
 
 
-def team_tables_json(place: Surroundings) -> str:
+def team_tables_json(stack: Surroundings) -> str:
     """Returns the team's tables as JSON, which settings.py parses. No name or ARN has a character that JSON escapes."""
-    return json.dumps({name: table._asdict() for name, table in place.team_tables.items()})
+    return json.dumps({name: table._asdict() for name, table in stack.team_tables.items()})
 
 
 def filter_patterns(consumer: StreamReader, table: Table) -> Iterator[dict[str, Any]]:

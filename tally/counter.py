@@ -389,7 +389,7 @@ class Counter:
 
     @cached_property
     def counts_users(self) -> bool:
-        """Whether the ids of its children are ids of users: `tally forget` removes them."""
+        """Whether its children are users, so that `tally forget` removes a user's children."""
         return self.child is not None and self.child.split("#")[-2] == USER_CHILD_PART
 
     @cached_property
@@ -398,7 +398,7 @@ class Counter:
         return self.items.watch if self.items else None
 
     @property
-    def watched(self) -> str | None:
+    def watched_attribute(self) -> str | None:
         """The attribute that has the number of the team's code; None if the counter has no such number."""
         return self.watch.attribute if self.watch else None
 

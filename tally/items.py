@@ -270,9 +270,9 @@ class Items:
             return encode_id(name)
         return Fault("group", f"{attribute} is {images.excerpt_of(image, attribute)}, {why}")
 
-    def shown(self, amount: int, sign: str = "-") -> str:
-        """Returns an amount in the unit of the team's table: 1250 with a scale of 2 is 12.50. `sign`: `+` shows a plus
-        sign, too."""
+    def format(self, amount: int, sign: str = "-") -> str:
+        """Returns an amount as text in the unit of the team's table: 1250 with a scale of 2 is `12.50`. `sign`: with
+        `+`, an amount above 0 has a plus sign."""
         return f"{Decimal(amount).scaleb(-self.scale):{sign}f}"
 
     def _number(self, image: Image, name: str) -> int | Fault | None:

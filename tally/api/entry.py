@@ -67,8 +67,8 @@ class RequestHandler:
         store: Store | None = None,
         served_counters: Collection[str] | None = None,
     ) -> None:
-        """`operations`: what direct events may name. `counters`: the declared counters, by name. `pages`: how a URL
-        becomes the name of a page. `served_counters`: the counters that the function may touch; None: all."""
+        """`operations`: what direct events may name. `counters`: the declared counters, by name. `pages`: makes the URL
+        of a page canonical. `served_counters`: the names of the counters that the function may touch; None: all."""
         self.operations_by_name = {operation.name: operation for operation in operations}
         self.routes_by_key = {key: route for route in routes for key in route.keys}
         self.counters = counters

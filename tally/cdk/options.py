@@ -167,7 +167,7 @@ class Options:
 
     @property
     def region(self) -> str:
-        """The region of a stack with a domain: API Gateway takes only certificates of its region."""
+        """The region of a stack with a domain: its certificate's, because API Gateway takes no other certificate."""
         return self.certificate_arn.split(":")[3]
 
     @property
@@ -216,7 +216,8 @@ class Options:
     ) -> Options:
         """Read options. An empty value counts as missing.
 
-        `given_names`: the name of each field where it is given. `unknown_message`: the error for an unknown name.
+        `given_names`: the name that the deployer uses for each field. `unknown_message`: the error for another name.
+        `fixed`: the texts of options that the deployer cannot give.
         """
         # If a misspelt `Stage` were ignored, `Stage=prod` would deploy the stage dev, which protects no data.
         for name in sorted(given.keys() - set(given_names.values())):

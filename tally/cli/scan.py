@@ -142,7 +142,7 @@ def recount_named(args: argparse.Namespace, stack: Stack) -> None:
 def _compare(recount: Recount) -> None:
     """Stores the excess of each number as drift. If the sweep compares team numbers with it, sets the number."""
     name, groups, compared = recount.counter.name, recount.scan.groups, list[str]()
-    shown = recount.items_declaration.shown
+    shown = recount.items_declaration.format
     apply = recount.set_number if recount.counter.watch else recount.report_drift
     every = map(recount.difference, groups) if groups else recount.all_differences()
     with progress_bar(every, "group", "compared") as differences:

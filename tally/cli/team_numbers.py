@@ -30,8 +30,8 @@ def print_difference(args: argparse.Namespace, stack: Stack, finding: Finding) -
         "items": finding.tally, "drift": excess, "since": finding.drift.since, "confirmed": finding.confirmed != 0,
         **({"scale": declaration.scale} if declaration.scale else {}),
     }  # fmt: skip
-    shown_value, shown_sum = "None" if value is None else declaration.shown(value), declaration.shown(finding.tally)
-    shown_excess = declaration.shown(excess, "+")
+    shown_value, shown_sum = "None" if value is None else declaration.format(value), declaration.format(finding.tally)
+    shown_excess = declaration.format(excess, "+")
     line = f"differs  {finding.name}: {attribute} is {shown_value}, and its items come to {shown_sum}"
     if scan.counted_by != counter.items_digest:
         repair = f"the items were counted by another declaration: run `tally scan {counter.name}` first"
@@ -49,7 +49,7 @@ def _repair_command(recount: Recount, group: str, attribute: str, amount: int) -
     assert declaration.sort_key is not None
     sort_key = {recount.key_types[declaration.sort_key]: declaration.watch.at}
     key = {declaration.partition_key: recount.partition(group), declaration.sort_key: sort_key}
-    added = declaration.shown(amount)
+    added = declaration.format(amount)
     arguments = {
         "--table-name": recount.table,
         "--key": json.dumps(key),

@@ -76,7 +76,7 @@ def unproven_reason(store: Store, counter: Counter, group: str) -> str:
     low, high = bounds
     if low == high or low > 0 or high < 0:
         return ""
-    excess = f"the excess of its {watch.attribute} may be {declaration.shown(low)} to {declaration.shown(high)}"
+    excess = f"the excess of its {watch.attribute} may be {declaration.format(low)} to {declaration.format(high)}"
     return f"changed within {watch.within_s} s, and {excess}: check it again later"
 
 

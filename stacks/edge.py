@@ -31,7 +31,7 @@ BODY_BYTES_MAX = Operation.body_bytes_max
 class Edge(Stack):
     """CloudFront and AWS WAF in front of the API of one stage. CloudFront and AWS WAF must be in us-east-1.
 
-    The stack refers to nothing in Tally's stack. CloudFront finds the API by the name that the options give the API.
+    The stack refers to nothing in Tally's stack. CloudFront finds the API by its domain name, the option `originName`.
     """
 
     def __init__(self, scope: Construct, id: str, *, routes: Sequence[Route], options: Options) -> None:

@@ -1,7 +1,7 @@
-"""Spells ids that are a path, an address, or text of any script: `/posts/x/` is the id `~2Fposts~2Fx~2F`.
+"""Encodes a path, an address, or text of any script as an id: `/posts/x/` becomes the id `~2Fposts~2Fx~2F`.
 
-The clients, the command and the console spell an id before they send it. The API and the tables know only the spelled
-form. This module imports nothing of Tally, because the typed client ships it.
+The clients, the command and the console encode a name before they send it. The API and the tables know only encoded
+ids. This module imports nothing of Tally, because the typed client ships it.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def encode_id(name: str) -> str:
 
 
 def tally_of(of: str) -> str:
-    """Returns `counter:id` with the id spelled."""
+    """Returns `counter:id`, from a text whose id may not be encoded."""
     counter, colon, name = of.partition(":")
     return of if counter in PAGE_COUNTERS else f"{counter}{colon}{id_of(name)}"
 
 
 def target_of(target: str) -> str:
-    """Returns `counter/id`, the target of a receipt, with the id spelled."""
+    """Returns `counter/id`, the target of a receipt, from a text whose id may not be encoded."""
     counter, slash, name = target.partition("/")
     return f"{counter}{slash}{id_of(name)}"
 

@@ -137,8 +137,8 @@ class Pages:
 
     def _without_inner_credentials(self, value: str) -> str:
         """Returns a value without the credentials inside it. A value may be an address or a query: `/x%3Fsid%3D7`
-        becomes `/x`, even if it is percent-encoded many times. The rest is kept, because it may be what the page shows,
-        such as a search."""
+        becomes `/x`, also if it is percent-encoded many times. Other parts are kept, because they may say what the page
+        shows, such as a search."""
         first, *others = _INNER_SEPARATOR.split(value)
         parts = [("", first), *zip(others[::2], others[1::2], strict=True)]  # separators and parts alternate
         in_pairs = self._dropped_pairs({_inner_name(part) for _, part in parts})

@@ -61,11 +61,11 @@ class Committed(NamedTuple):
     replayed: bool
     """Whether an earlier call with the same key committed. Then this call wrote nothing."""
     visible: str
-    """When reads show the changes: `now`, or `soon` if one of them waits for the rollup."""
+    """When reads show the changes: `now`, or `soon` if a change waits for the rollup."""
 
 
 class Transactions:
-    """Commits changes of counters together with a team's own writes. Make it once; threads may share it."""
+    """Commits changes of counters together with a team's own writes. Make one object for all threads, at cold start."""
 
     def __init__(self, store: Store, counters: Mapping[str, Counter], caller: str) -> None:
         """`counters`: those that it may change, by name. `caller`: the owner of the keys, such as a service's name."""

@@ -1,7 +1,6 @@
 """The access to tables that an operation needs: an action on the items whose partition key begins with a prefix.
 
-The role of a function grants exactly this access. Tests compare each function's requests with its needs. The modules
-dynamo/keys.py and counting/hold_items.py say which items the ledger has under each prefix.
+A function's role grants exactly this. Tests compare the requests with the needs. dynamo/keys.py lists the prefixes.
 """
 
 from __future__ import annotations

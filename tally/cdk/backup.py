@@ -4,8 +4,8 @@ Global tables do not fit. If two regions write one item, the last writer wins, a
 trace. A transaction is atomic only in its own region, so another region may see a receipt without its count. Global
 tables with strong consistency take no transactions.
 
-DynamoDB's export to S3 has all tables as of one second, so holds and drift would stay right. But something has to start
-the export each day, and it costs three times as much a month.
+DynamoDB's export to S3 has all tables as of one second, so holds and drift would fit the counts. But something has to
+start the export each day, and an export costs three times as much a month as AWS Backup.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class Functions(Construct):
         return Surroundings(
             service=service,
             version=self.version,
-            tables={table: made.table_name for table, made in tables.items()},
+            tables={table: resource.table_name for table, resource in tables.items()},
             streams={table: str(tables[table].table_stream_arn) for table in with_stream},
             dead_letters=self._dead_letters.bucket.bucket_name,
             page_hosts=",".join(options.page_hosts),

@@ -52,7 +52,7 @@ def whole(lowest: int, highest: int) -> Parser:
 
 
 def one_of(choices: Mapping[str, Any]) -> Parser:
-    """Returns a parser of these words, which returns the value of the word."""
+    """Returns a parser that takes one of these words, and returns the word's value."""
 
     def read(text: str) -> Any:
         if text not in choices:

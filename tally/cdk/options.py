@@ -1,7 +1,7 @@
 """The options of a deployment: the name, the check and the default of each.
 
 Options come from the CDK context, `cdk deploy -c stage=prod -c pageHosts=example.com`, or from the arguments of a
-construct, `Tally(self, "Tally", …, page_hosts=["example.com"])`. Messages name an option as it was given.
+construct, `Tally(self, "Tally", …, page_hosts=["example.com"])`. Messages name an option as the deployer did.
 docs/reference.md lists them; docs/operate.md and docs/front-door.md say what to choose.
 """
 

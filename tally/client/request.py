@@ -47,12 +47,12 @@ class Request(Generic[T_co]):
         If the operation takes a key and no key is given, makes a key. Tally refuses an id that is not text.
         """
         given = {name.rstrip("_"): plain(value) for name, value in arguments.items() if value is not None}
-        spellings = dict[str, Callable[[str], str]](of=tally_of)
+        encoders = dict[str, Callable[[str], str]](of=tally_of)
         if given.get("counter") not in PAGE_COUNTERS:
-            spellings["id"] = id_of
-        if given.get("of") != "visit":  # the target is a page
-            spellings["target"] = target_of
-        given |= {name: _map_texts(given[name], spelling) for name, spelling in spellings.items() if name in given}
+            encoders["id"] = id_of
+        if given.get("of") != "visit":  # the target of a visit is a page's URL, which Tally makes canonical
+            encoders["target"] = target_of
+        given |= {name: _map_texts(given[name], encode) for name, encode in encoders.items() if name in given}
         if isinstance(given.get("changes"), list):
             given["changes"] = [
                 {**one, "id": _map_texts(one["id"], id_of)} if isinstance(one, Mapping) and "id" in one else one
@@ -73,11 +73,11 @@ class Request(Generic[T_co]):
         return cast(T_co, {**reply.body, **added})
 
 
-def _map_texts(value: Any, spell: Callable[[str], str]) -> Any:
-    """Applies `spell` to a text, or to each text of a list."""
+def _map_texts(value: Any, encode: Callable[[str], str]) -> Any:
+    """Applies `encode` to a text, or to each text of a list."""
     if isinstance(value, list):
-        return [spell(one) if isinstance(one, str) else one for one in value]
-    return spell(value) if isinstance(value, str) else value
+        return [encode(one) if isinstance(one, str) else one for one in value]
+    return encode(value) if isinstance(value, str) else value
 
 
 def plain(value: Any) -> Any:

@@ -122,8 +122,7 @@ def _response(status: int, raised: list[type[TallyError]], *, from_gateway: bool
     return response
 
 
-# The detail and the members of an error in the document's examples.
-_EXAMPLES: dict[type[TallyError], tuple[str, dict[str, str | int | None]]] = {
+_EXAMPLES: dict[type[TallyError], tuple[str, dict[str, str | int | None]]] = {  # the detail and the members
     errors.InvalidInputError: ("limit must be a whole number from 1 to 1000.", {"field": "limit"}),
     errors.LimitReachedError: ("3 left. Nothing was counted.", {"left": 3}),
     errors.PreconditionFailedError: ("The counter is at version 8 now.", {"version": 8}),

@@ -90,7 +90,7 @@ def test_two_texts_have_one_id_only_if_they_are_one_text_to_browsers_and_unicode
     for name in ("".join(rng.choices(PARTS, k=rng.randrange(1, 6))) for _ in range(20_000)):
         if not ids.ID_PATTERN.fullmatch(name):  # an id stays as it is
             # Browsers decode percent-encodings, and Unicode has several spellings of one text.
-            text = unicodedata.normalize("NFC", ids._ENCODED.sub(ids._letters, name))
+            text = unicodedata.normalize("NFC", ids._ENCODED.sub(ids._decode_letters, name))
             assert text_by_id.setdefault(ids.id_of(name), text) == text
 
 

@@ -2,7 +2,7 @@
 
 It does not change the live tables. It restores each table to the same second under a new name, and repairs the numbers
 while nothing writes to the new tables. Then it sets what a restore leaves out: stream, TTL, backups, protection, tags.
-Each step checks whether it is done, so after Ctrl-C the same command continues.
+Before each part the command checks whether the part is done, so after Ctrl-C the same command continues.
 
 With `--from-vault` it makes the tables from copies in a vault of AWS Backup, also if the stack does not exist any more.
 Each copy has a time of its own, so the three tables are of different moments.
@@ -106,7 +106,7 @@ def _restore_from_backups(client: DynamoDBClient, args: argparse.Namespace, stac
     for source in missing:
         target = tables[source]
         client.restore_table_to_point_in_time(SourceTableName=source, TargetTableName=target, RestoreDateTime=when)
-    _wait(client, list(tables.values()))
+    _wait_until_active(client, list(tables.values()))
     _repair_tallies(args, stack.counters, replace(stack.store, settings=new_settings), args.to)
     for source, target in tables.items():
         _apply_settings(client, target, _settings_of(client, source))
@@ -125,7 +125,7 @@ def _restore_from_vault(args: argparse.Namespace, vault: Vault) -> str:
     for table, copy in copies.items():
         say(f"copy     {table}: {format_time(int(copy.made_s))}")
     jobs = [vault.begin_restore(copies[table], name, exists=exists[table]) for table, name in names.items()]
-    _wait(client, list(names.values()), lambda: vault.check(jobs))
+    _wait_until_active(client, list(names.values()), lambda: vault.check(jobs))
     store = connection.store_of_tables(names, vault.region)
     _repair_tallies(args, args.declared, store, to_s, moments_differ=True)
     for table, name in names.items():
@@ -168,15 +168,15 @@ def _check_moment(client: DynamoDBClient, source: str, to_s: int) -> None:
         raise CommandError(f"{source} can be restored to any second from {format_time(first)} to {format_time(last)}")
 
 
-def _wait(client: DynamoDBClient, names: list[str], check: Callable[[], object] = lambda: None) -> None:
+def _wait_until_active(client: DynamoDBClient, names: list[str], check: Callable[[], object] = lambda: None) -> None:
     """Waits until every table is active. Ctrl-C stops only the wait. `check`: raises CommandError if a job failed."""
-    with progress_bar(None, "table", "restored", len(names)) as shown:
+    with progress_bar(None, "table", "restored", len(names)) as bar:
         for poll in range(POLLS_MAX):
             check()
             tables = [_describe_table(client, name) for name in names]
             active = sum(table is not None and table["TableStatus"] == "ACTIVE" for table in tables)
-            shown.update(active - shown.n)
-            shown.refresh()
+            bar.update(active - bar.n)
+            bar.refresh()
             if active == len(names):
                 return
             if not poll:
@@ -200,7 +200,7 @@ def _repair_tallies(
         shown = [f"{table} {format_time(at_s) if at_s else 'unknown'}" for table, at_s in times.items()]
         say(f"as of    {', '.join(shown)}")
         distance = "unknown, because a table has no heartbeat"
-        if all(times.values()):  # a table may have writes of the minute after its newest heartbeat
+        if all(times.values()):  # one minute more, because a table may have writes after its newest heartbeat
             distance = f"at most {math.ceil((max(times.values()) - min(times.values())) / 60) + 1} minutes"
         say(f"apart    {distance}: {_WHAT_MAY_BE_WRONG} says what may be wrong")
         for row in restored.known_drift(store):
@@ -246,10 +246,10 @@ def _apply_settings(client: DynamoDBClient, target: str, wanted: TableSettings) 
         client.tag_resource(ResourceArn=table["TableArn"], Tags=wanted.tags)
     if wanted.is_protected and not table.get("DeletionProtectionEnabled"):
         client.update_table(TableName=target, DeletionProtectionEnabled=True)
-        _wait(client, [target])
+        _wait_until_active(client, [target])
     if wanted.stream and not table.get("StreamSpecification", {}).get("StreamEnabled"):
         client.update_table(TableName=target, StreamSpecification=wanted.stream)  # type: ignore[arg-type]
-        _wait(client, [target])
+        _wait_until_active(client, [target])
 
 
 RESTORE = Command(

@@ -142,7 +142,7 @@ def settings_of(client: Any, name: str) -> dict[str, Any]:
 
 def stop_first_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the first wait for a table end with Ctrl-C. Later waits end as usual."""
-    real_wait, stops = restore._wait, []
+    real_wait, stops = restore._wait_until_active, []
 
     def wait(*arguments: Any) -> None:
         if not stops:
@@ -150,7 +150,7 @@ def stop_first_wait(monkeypatch: pytest.MonkeyPatch) -> None:
             raise KeyboardInterrupt
         real_wait(*arguments)
 
-    monkeypatch.setattr(restore, "_wait", wait)
+    monkeypatch.setattr(restore, "_wait_until_active", wait)
 
 
 def test_a_repeated_restore_continues_and_adds_no_visit_twice(

@@ -34,7 +34,7 @@ class CodeVersions:
         return await self._prepare(spawned, self._folder)
 
     async def load_next(self, counters: bytes) -> tuple[Zygote, Template]:
-        """Load the code as it is now, with this text of `counters.py`. Raises LocalError if it does not load."""
+        """Load the present code, with this text of `counters.py`. Raises LocalError if the code does not load."""
         self._version += 1
         folder = self._stack.write_folder(self._version, counters)
         prepared = await self._prepare(self._stack.spawn(folder), folder)

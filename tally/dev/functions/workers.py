@@ -13,14 +13,14 @@ from ..stack.template import Function
 from .worker import Outcome, Worker, Zygote
 
 WORKERS = 4  # each needs a few MB of memory, and shares the zygote's memory
-WORKERS_MAX = 2 * WORKERS  # if every worker hangs
+WORKERS_MAX = 2 * WORKERS  # how many may run if every worker hangs
 GROW_AFTER_S = 0.02  # a caller that has waited this long gets one more worker, up to WORKERS
 HANG_S = 1.0  # a caller that has waited this long gets a worker beyond WORKERS
 QUEUE_S_MAX = 30.0  # Lambda would start another process at once; here the caller waits as long as API Gateway does
 
 
 class ThrottledError(Exception):
-    """No worker was free in time: Lambda's 429."""
+    """No worker was free in time, as when Lambda answers 429."""
 
 
 class Workers:

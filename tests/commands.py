@@ -15,7 +15,7 @@ from tally.cli.__main__ import main
 from tally.cli.connection import Stack
 from tally.dynamo.client import Store
 
-WRITE_OPTIONS = ("--yes", "--by", "ann", "--why", "INC-9")
+WRITE_OPTIONS = ("--yes", "--by", "ann", "--why", "INC-9")  # of a command that writes: without questions
 
 
 def run_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -61,9 +61,10 @@ class Command:
         path.write_text("".join(f"{line}\n" for line in lines))
         return path
 
-    def import_(self, path: Path, counter: str = "plays", *more: str) -> int:
-        """Import the file, with a name and a reason."""
-        return self("import", path, "--children" if counter == "likes" else "--counter", counter, *WRITE_OPTIONS, *more)
+    def import_(self, path: Path, counter: str = "plays", *options: str) -> int:
+        """Import the file, with the name of who imports and the reason. Returns the exit status."""
+        kind = "--children" if counter == "likes" else "--counter"
+        return self("import", path, kind, counter, *WRITE_OPTIONS, *options)
 
     def read_output(self) -> tuple[str, str]:
         """Returns the output and the errors since the last call."""

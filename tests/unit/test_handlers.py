@@ -31,7 +31,7 @@ for name in sys.argv[1:]:
     failed += [name] if os.waitpid(pid, 0)[1] else []
 sys.exit(f"these do not load alone: {failed}" if failed else 0)
 """
-VARIABLES = {
+VARIABLES = {  # without these, some handlers do not load
     "PYTHONPATH": f"{paths.LAMBDAS}:{paths.PACKAGE.parent}",
     "AWS_REGION": "eu-west-1",
     "AWS_DEFAULT_REGION": "eu-west-1",

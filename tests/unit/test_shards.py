@@ -59,7 +59,7 @@ def test_a_partition_or_scan_with_too_many_pages_is_an_error(store: Store, monke
 
 
 def test_records_after_a_removed_record_begin_with_the_oldest_record_that_is_kept() -> None:
-    """A stream keeps its records for a day, and a checkpoint in a quiet shard may be older."""
+    """A checkpoint in a quiet shard may be older than a day, after which a stream drops its records."""
     client = Mock()
     client.get_shard_iterator.side_effect = [client_error("TrimmedDataAccessException"), {"ShardIterator": "i"}]
     client.get_records.side_effect = [{"Records": ["one"]}]

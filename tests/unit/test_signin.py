@@ -17,7 +17,7 @@ SIGN_IN = Path(__file__).parents[2] / "tally" / "console" / "signin.js"
 REDIRECT = "https://api.example.com/console"
 CLAIMS = {"sub": "7c20", "username": "ann"}
 TOKEN = f"e30.{base64.urlsafe_b64encode(json.dumps(CLAIMS).encode()).decode().rstrip('=')}.signature"
-# The parts of a browser that Node lacks. `opened`: the addresses that the page opened.
+# The parts of a browser that Node lacks. `opened`: the addresses that the page opened. `refusal`: an error's message.
 BROWSER = """
 const stored = new Map(), opened = [];
 globalThis.location = { search: "", hash: "#/tally/plays/9f3a", pathname: "/console" };
@@ -60,4 +60,4 @@ def test_a_token_of_another_issuer_can_be_pasted() -> None:
     )
     outcome = run(script, {"kind": "token"})
     assert outcome["result"] == [TOKEN, "This is not a token: a token has three parts, separated by dots.", TOKEN]
-    assert (outcome["stored"], outcome["opened"]) == ([], [])
+    assert (outcome["stored"], outcome["opened"]) == ([], []), "the page keeps the pasted token in memory only"

@@ -28,7 +28,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_once(folder: Path, make: Callable[[Path], object]) -> Path:
-    """Returns the folder, which the first worker makes."""
+    """Returns the folder, which the first worker fills. `make`: makes a folder at a path, with its content."""
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
@@ -48,7 +48,7 @@ def wheel(shared: Path) -> Path:
 def run(
     *command: str, cwd: Path, check: bool = True, variables: Mapping[str, str] = MappingProxyType({})
 ) -> subprocess.CompletedProcess[str]:
-    """Run a team's command. Of this checkout it finds only the tools `uv` and `cdk`."""
+    """Run a team's command, which finds only `uv` and `cdk` of this checkout. `check`: fail if the command fails."""
     paths = [str(Path(UV).parent), str(ROOT / "node_modules/.bin"), os.environ["PATH"]]
     inherited = {
         name: value

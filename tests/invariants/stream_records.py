@@ -34,7 +34,7 @@ def play(
 
 
 def record(sequence: int, name: str, change: dict[str, Any], created_s: float = NOW_S) -> dict[str, Any]:
-    """Makes a record. `name`: `INSERT`, `MODIFY` or `REMOVE`."""
+    """Makes a record. `name`: `INSERT`, `MODIFY` or `REMOVE`. `change`: the keys and images of the item."""
     stamped = {**change, "SequenceNumber": str(sequence), "ApproximateCreationDateTime": created_s}
     return {"eventName": name, "dynamodb": stamped}
 

@@ -123,6 +123,7 @@ def test_a_rebuild_also_adds_lost_batches_that_the_rollup_was_to_add(world: Depl
     def outage() -> None:
         count_batches("lost", "v", "v", "w")
         world.spill(times=3)
+        # Without an amount, this receipt would become a dead letter.
         receipt = {"id": {"S": "tally#forged"}, "at": {"N": str(world.store.settings.minute_of(world.now_s))}}
         world.wire.put_item(
             TableName=world.name("receipts"), Item=receipt | {"rollup": {"BOOL": True}, "soon": {"S": "plays"}}
@@ -136,7 +137,7 @@ def test_a_rebuild_also_adds_lost_batches_that_the_rollup_was_to_add(world: Depl
     # Lost are the batch that is visible soon, and three plays of `v`.
     assert rebuild_all(reconciler) == {("plays", "v"): 2 + 3, ("plays", "w"): 1}
     assert missing_amounts(reconciler) == {}
-    assert (world.tally(PLAYS, "v"), world.tally(PLAYS, "w"), world.tally(PLAYS, "x")) == (9, 2, 2)
+    assert (world.tally(PLAYS, "v"), world.tally(PLAYS, "w"), world.tally(PLAYS, "x")) == (4 + 5, 1 + 1, 2)
 
 
 def test_a_rebuild_adds_nothing_that_the_ledger_repairs(world: Deployment, reconciler: Reconciler) -> None:
@@ -151,7 +152,7 @@ def test_a_rebuild_adds_nothing_that_the_ledger_repairs(world: Deployment, recon
     assert reconciler.repair(PLAYS, "v", "ann", "x") is not None
     assert rebuild_all(reconciler) == {("plays", "v"): 2}
     assert missing_amounts(reconciler) == {}
-    assert (world.tally(PLAYS, "v"), world.drifts()) == (9, {})
+    assert (world.tally(PLAYS, "v"), world.drifts()) == (7 + 2, {})
     run_until_days_are_judged(world)
     assert rebuild_all(reconciler) == {("plays", "v"): 4}, "the repair of the drift is not subtracted a second time"
 
@@ -180,11 +181,11 @@ def test_a_rebuild_also_adds_lost_negative_amounts(world: Deployment, reconciler
     lose_records(world, BOTH_CONSUMERS, lambda: world.spill("u", 3, counters.USAGE, amount=-20))
     run_until_days_are_judged(world)
     assert rebuild_all(reconciler) == {("usage", "u"): -60}
-    assert (rebuild_all(reconciler), world.tally(counters.USAGE, "u")) == ({}, -58)
+    assert (rebuild_all(reconciler), world.tally(counters.USAGE, "u")) == ({}, 2 - 60)
 
 
-@pytest.mark.parametrize(("plays", "added"), [(0, -2), (5, 3)])
-def test_a_rebuild_also_adds_a_lost_void(world: Deployment, reconciler: Reconciler, plays: int, added: int) -> None:
+@pytest.mark.parametrize("plays", [0, 5])
+def test_a_rebuild_also_adds_a_lost_void(world: Deployment, reconciler: Reconciler, plays: int) -> None:
     """Only a void lowers the tally of a counter that counts up."""
 
     def outage() -> None:
@@ -195,7 +196,7 @@ def test_a_rebuild_also_adds_a_lost_void(world: Deployment, reconciler: Reconcil
     world.run(1)
     lose_records(world, BOTH_CONSUMERS, outage)
     run_until_days_are_judged(world)
-    assert rebuild_all(reconciler) == {("plays", "v"): added}
+    assert rebuild_all(reconciler) == {("plays", "v"): plays - 2}
     assert (rebuild_all(reconciler), world.tally(PLAYS, "v")) == ({}, 4 + plays - 2)
 
 
@@ -209,7 +210,7 @@ def test_a_rebuild_does_not_lower_a_tally_whose_receipts_somebody_deleted(
     for receipt in [receipt for receipt in receipts if receipt["amount"] == {"N": "1"}][:2]:
         world.wire.delete_item(TableName=world.name("receipts"), Key={"id": receipt["id"]})
     run_until_days_are_judged(world)
-    assert (rebuild_all(reconciler), world.tally(PLAYS, "v")) == ({}, 2)
+    assert (rebuild_all(reconciler), world.tally(PLAYS, "v")) == ({}, 3 - 1)
 
 
 def test_late_and_redriven_receipts_are_not_missing(world: Deployment, reconciler: Reconciler) -> None:
@@ -267,8 +268,8 @@ def test_a_rebuild_adds_nothing_if_its_tally_is_repaired_or_drifts_before_its_wr
         if interruption == "another rebuild":
             rebuild.rebuild(reconciler, missing, "bob", "x", -1)
         elif interruption == "a redrive":
-            nonce_prefix = tallies.ROLLUP_NONCE_PREFIX
-            add = tallies.add_write(Call(world.store), PLAYS, "v", 7, 3, 0, nonce_prefix=nonce_prefix)
+            prefix = tallies.ROLLUP_NONCE_PREFIX
+            add = tallies.add_write(Call(world.store), PLAYS, "v", shard=7, amount=3, minute=0, nonce_prefix=prefix)
             world.wire.update_item(**tallies.with_day_notes(add, missing.days))
         else:
             world.edit(1, PLAYS, "v")

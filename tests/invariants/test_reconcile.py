@@ -115,8 +115,8 @@ def test_a_post_that_gets_likes_during_each_count_is_repaired_by_the_ledger(
     assert first_count.unproven_reason == recount.TALLY_MOVED
     assert first_count.low <= -5 <= first_count.high < 0  # a count of a moving tally gives bounds
     assert repair(reconciler) is not None
-    likers = next(users)
-    assert (world.tally(), repairs(world)) == (3 + likers, [(-5, "ledger")])
+    new_likes = next(users)
+    assert (world.tally(), repairs(world)) == (3 + new_likes, [(-5, "ledger")])
 
 
 @pytest.mark.parametrize("every_minutes", [4, *in_long([1])])
@@ -174,10 +174,9 @@ def test_an_edit_that_was_undone_before_its_repair_is_not_repaired(
 def test_a_repair_whose_process_dies_is_done_once(
     edited_world: Deployment, reconciler: Reconciler, committed: bool
 ) -> None:
+    dying = edited_world.reconciler(client_that_dies(edited_world.wire, 0, committed=committed))
     with pytest.raises(Crash):
-        edited_world.reconciler(client_that_dies(edited_world.wire, 0, committed=committed)).repair(
-            PLAYS, "v", *BY_AND_WHY
-        )
+        dying.repair(PLAYS, "v", *BY_AND_WHY)
     assert (repair(reconciler, PLAYS, "v") is None) == committed
     assert (edited_world.tally(PLAYS, "v"), edited_world.drifts()) == (10, {})
     assert repairs(edited_world, PLAYS, "v") == [(5, "ledger")]
@@ -186,7 +185,7 @@ def test_a_repair_whose_process_dies_is_done_once(
 def make_dead_letter(world: Deployment) -> None:
     """Spills a play while its tally is a string, so that DynamoDB rejects the rollup's write. Then removes the string.
     The bookkeeper applies the record of the play."""
-    strings = [{**tallies.key(PLAYS, "v", shard), "play_count": {"S": "oops"}} for shard in range(16)]
+    strings = [{**tallies.key(PLAYS, "v", shard), "play_count": {"S": "oops"}} for shard in range(PLAYS.max_shards)]
     for item in strings:
         world.put(item)
     world.drop_new_records()
@@ -244,7 +243,7 @@ def test_an_edit_that_is_undone_within_its_minute_does_not_prove_a_later_edit(
     """The ledger has no trace of the first edit. So two equal counts may be of two edits, the second not judged."""
     world.post(3)
     world.run_until_judged()
-    world.sleep(60 - world.now_s % 60 + 5)
+    world.sleep(60 - world.now_s % 60 + 5)  # so the first edit is undone in the minute in which it is made
     world.edit(5)
     world.take_written()
     first_count = reconciler.count(LIKES, "p")

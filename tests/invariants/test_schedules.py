@@ -138,6 +138,7 @@ def test_persistent_contention_is_answered_busy_within_the_calls_time(
     assert world.items() == world.receipts() == []
     world.proxy.plan = faults.no_faults
     assert world.play("key-1", counter=counter)[1] is False
+    # The breaker is open, so a change that may spill does so.
     assert (world.tally(counter), world.tally_after_rollup(counter)) == (0 if counter.may_spill else 1, 1)
 
 

@@ -82,7 +82,7 @@ def test_a_run_ends_before_its_segments_are_too_large_for_items(stream: StreamWo
     targets = [secrets.token_hex(100) for _ in range(2000)]
     records = [play(number, target, secrets.randbelow(10**38)) for number, target in enumerate(targets, 1)]
     assert stream.deliver("bookkeeper", "receipts", SHARD, records, store=store) is None
-    assert len(client.calls) == 2
+    assert len(client.calls) == 2, "two runs"
     assert {len(row["body"]["B"]) < 400_000 for row in stream.rows("SEGMENT#")} == {True}
     assert {target for _, target, _ in stream.ledger()} == set(targets)
 
@@ -98,14 +98,14 @@ def test_the_segments_of_a_run_are_stored_if_and_only_if_its_checkpoint_is(
         stream.deliver("bookkeeper", "receipts", SHARD, PLAYS_OF_61_MINUTES, store=store)
     checkpoint = int(stream.checkpoint("bookkeeper", "receipts", SHARD)["sequence"])
     assert (checkpoint, len(stream.segments())) == ((61, 61) if committed else (40, 40))
-    for _ in range(2):
+    for _ in range(2):  # the second time with no new record
         assert stream.deliver("bookkeeper", "receipts", SHARD, PLAYS_OF_61_MINUTES[10:]) is None
     assert len(stream.segments()) == 61
     assert stream.ledger() == {("plays", "v", MINUTE + number): [1, 0] for number in range(1, 62)}
 
 
 def test_entries_for_judged_minutes_are_booked_on_the_current_minute_without_a_pair_name(stream: StreamWorld) -> None:
-    """The removal of a like has a pair name otherwise, by which the judge finds its other half."""
+    """On other minutes, the removal of a like has a pair name, by which the judge finds both halves of the removal."""
     stream.mark_judged(MINUTE)
     receipts = [play(1, record_minute=MINUTE - 1), play(2, record_minute=MINUTE), play(3, record_minute=MINUTE + 1)]
     assert stream.deliver("bookkeeper", "receipts", SHARD, receipts) is None

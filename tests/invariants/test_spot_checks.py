@@ -42,7 +42,7 @@ def run_spot_checks(shop: Team) -> dict[str, int]:
 
 
 def test_a_spot_check_of_an_edited_group_finds_the_edit(shop: Team, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two sweeps make one check. Each of the four checks begins at another group, and checks up to five groups."""
+    """A sweep begins a check, and the next sweep ends the check. Each of the four checks has up to five groups."""
     keys = iter(range(8))  # a check draws a partition key and a sort key
     monkeypatch.setattr(spot_checks, "_random_key", lambda _: {"S": f"CUSTOMER#{next(keys) // 2}"})
     shop.add_by_hand("orders", "5", 4)

@@ -71,7 +71,7 @@ def test_a_batch_has_one_write_for_each_tally_in_transactions_of_at_most_a_hundr
 def test_a_tally_is_stamped_with_the_minute_of_its_records_whatever_clocks_their_writers_have(
     stream: StreamWorld,
 ) -> None:
-    """At the edge of a minute the writers' stamps alternate. The batch is not split for each stamp."""
+    """The writers' stamps alternate, and a minute ends after 400 records. The batch is not split for each stamp."""
     store, client = stream.watched_store()
     numbers = range(1, 1001)
     records = [
@@ -88,8 +88,8 @@ def test_a_tally_is_stamped_with_the_minute_of_its_records_whatever_clocks_their
 def test_receipts_of_two_days_are_noted_in_one_write_if_one_day_follows_the_other(
     stream: StreamWorld, days: int, writes: int
 ) -> None:
-    """Around midnight the writers' stamps alternate. The records are of two minutes, so there are two writes at least.
-    One write cannot note today and remove the note of last week. So a stamp of another week needs its own write."""
+    """Around midnight the writers' stamps alternate, `days` apart. The records are of two minutes, so there are two
+    writes at least. One write cannot note today and remove the note of last week, so such stamps need more writes."""
     store, client = stream.watched_store()
     midnight = MINUTE // tallies.MINUTES_PER_DAY * tallies.MINUTES_PER_DAY
     records = [

@@ -177,7 +177,7 @@ class Deliveries(Delivery):
         other_thread.start()
         self.run(_prefix(batch, len(batch) // 2 + 1))
         other_thread.join()
-        return CRASHED  # nobody knows which of the two answered
+        return CRASHED  # Lambda does not know whether a process has applied the whole batch
 
     def out_of_time(self, batch: list[Record]) -> str | None:
         """The time of the invocation ends in the middle of the batch."""
@@ -191,7 +191,7 @@ class Deliveries(Delivery):
             return self.run(batch, interrupted_client(self.world.store.client, write_number, pass_time))
 
     def bucket_fails(self, batch: list[Record]) -> str | None:
-        """S3 fails once."""
+        """A put of a dead letter into S3 fails once."""
         self.world.bucket.failing_puts = 1
         answer = self.run(batch)
         self.world.bucket.failing_puts = 0
@@ -199,9 +199,9 @@ class Deliveries(Delivery):
 
     def clock_jumps(self, batch: list[Record]) -> str | None:
         """The clock is hours off."""
-        offset = self.chance.choice((-7200, 7200, 10**6))
+        offset_s = self.chance.choice((-7200, 7200, 10**6))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(clock, "now_s", lambda: time.time() + offset)
+            patch.setattr(clock, "now_s", lambda: time.time() + offset_s)
             return self.run(batch)
 
 

@@ -358,8 +358,8 @@ def test_of_60_concurrent_orders_25_get_a_mug_once_and_each_device_learns_the_or
     chances = {
         faults.LOSE_RESPONSE: 0.08, faults.FAIL_BEFORE: 0.04, faults.FAIL_AFTER: 0.05, faults.TRUNCATE: 0.03,
         faults.CONFLICT: 0.06, faults.THROTTLED_TRANSACTION: 0.03,
-        faults.condition_and_conflict(1, 2, {"qty": {"N": "0"}}): 0.03,
-        faults.condition_and_conflict(4, 3, {"PK": {"S": "x"}}): 0.03,
+        faults.condition_and_conflict(1, 2, {"qty": {"N": "0"}}): 0.03,  # at the stock and at the plays
+        faults.condition_and_conflict(4, 3, {"PK": {"S": "x"}}): 0.03,  # at the order and at the usage
     }  # fmt: skip
     world.proxy.plan = faults.random_faults(seed, {"TransactWriteItems": chances})
 

@@ -17,17 +17,17 @@ MAX_SHARDS_DEFAULT = 16  # more would not help: then the partition of all shards
 MAX_SHARDS_AUTOMATIC = 0  # __post_init__ replaces it by 1 for a conditional counter, else by MAX_SHARDS_DEFAULT
 RECEIPT_DAYS_MAX = 365
 RECORD_WRITES_MAX = 98  # for one record of a team's table: a transaction takes 100, with a checkpoint and a spare one
-# Of each counter for a record: the numbers of the old and new group, and a marker. With a watch, also how many groups
+# For one record and counter: the numbers of the old and new group, and a marker. With a watch, also how many groups
 # have a team number, and an entry in a list.
-WRITES, WATCHED_WRITES = 3, 5
-COUNTERS_PER_TABLE_MAX, WATCHED_MAX = RECORD_WRITES_MAX // WRITES, RECORD_WRITES_MAX // WATCHED_WRITES
+ITEM_WRITES, WATCHED_WRITES = 3, 5
+COUNTERS_PER_TABLE_MAX, WATCHED_MAX = RECORD_WRITES_MAX // ITEM_WRITES, RECORD_WRITES_MAX // WATCHED_WRITES
 MAX_SHARDS_LIMIT = 256  # a read of 256 shards is one Query page, at 32 read units
 PARENT_SHARDS_MAX = 64  # of a counter with children: one transaction, of up to 100 writes, removes all shards
 USER_CHILD_PART = "USER"  # the last part of `child` if each child is a user: `LIKE#USER#`
 PERIODS = ("minute", "hour", "day", "week", "month", "year")
 LOCAL_PERIODS = PERIODS[2:]  # only these may count visitors, or have a timezone: a local hour may come twice
 KEEP_PERIODS_MAX = 5000  # in 5,000 years, a year still has four digits
-_SHARD_NUMBER_DIGITS_MAX = 3
+_SHARD_NUMBER_DIGITS_MAX = 3  # the last shard is 255
 NOW, SOON = "now", "soon"
 ANYONE, CALLER, SERVICE = "anyone", "caller", "service"
 CHANGES, CHILDREN, VISITORS, ITEMS = "changes", "children", "visitors", "items"
@@ -516,7 +516,7 @@ def _check_tables(counters: Iterable[Counter]) -> None:
             why = "a counter without heartbeats would count them"
             raise ConfigurationError(f"counter {counter.name!r}: heartbeats is {has_heartbeats}, but {must}: {why}")
         others.append(counter.items)
-        if sum(WATCHED_WRITES if other.watch else WRITES for other in others) > RECORD_WRITES_MAX:
+        if sum(WATCHED_WRITES if other.watch else ITEM_WRITES for other in others) > RECORD_WRITES_MAX:
             why = f"too many counters count items of the table {table!r}. One record moves all of their numbers in one"
             most = f"declare at most {COUNTERS_PER_TABLE_MAX} for a table, or {WATCHED_MAX} that `Watched` makes"
             raise ConfigurationError(f"counter {counter.name!r}: {why} transaction: {most}")

@@ -55,7 +55,7 @@ from botocore.exceptions import BotoCoreError, ChecksumError, ClientError, HTTPC
 from botocore.exceptions import ConnectionError as BotoConnectionError
 
 PROBLEM_TYPE_PREFIX = "urn:problem-type:tally:"
-RETRY_AFTER_S = 1
+RETRY_AFTER_S = 1  # in `Retry-After`, with each RetryableError
 SEND_AGAIN = "Send the request again with the same key."
 
 

@@ -25,8 +25,8 @@ ANONYMOUS_KEY_CHARACTERS_MIN = 22  # 22 base64 characters carry 128 bits: nobody
 PAGE_BYTES_MAX = 1024  # of a canonical URL
 RAW_PAGE_BYTES_MAX = 8192  # of a URL as it is sent: the parameters of advertisements have 1,000 bytes and more
 TALLY_BYTES_MAX = 33 + RAW_PAGE_BYTES_MAX  # a counter, `:`, and an id or a page
-USER_BYTES_MAX = 512
-TEXT_BYTES_MAX = 10_240
+USER_BYTES_MAX = 512  # percent-encoded
+TEXT_BYTES_MAX = 10_240  # of a post
 CHANGES_MAX = 1000  # of one batch
 TALLIES_MAX = 90  # of one batch: a transaction takes 100 writes, and the rollup adds a checkpoint and markers
 # Browsers send 100 to 250 characters. A longer text is cut and not left out, because a visit without it is a crawler's.
@@ -37,7 +37,7 @@ PAGE_SIZE_DEFAULT = 50
 PAGE_SIZE_MAX = 1000
 TOP_SIZE_MAX = 100
 TIME_S_MAX = 10**11 - 1  # the eleven digits that TIME_PATTERN takes
-CURSOR_CHARACTERS_MAX = 683  # the base64 of USER_BYTES_MAX
+CURSOR_CHARACTERS_MAX = 683  # USER_BYTES_MAX bytes in base64
 # The OpenAPI document uses these patterns, too, so they must mean the same in Python and in ECMA 262.
 # A key: visible ASCII without a comma, which joins repeated headers. A quotation mark at its start would quote it.
 KEY_PATTERN = re.compile(r"[!#-+\--~][!-+\--~]*")

@@ -32,7 +32,7 @@ class Alarm:
     description: str
     act: str
     """How soon a person has to act: AT_ONCE, WITHIN_HOURS (before the oldest unread stream record expires) or TODAY."""
-    threshold: float
+    threshold: float  # in the unit of the metric
     periods: int
     """After how many periods in a row beyond the threshold it goes off. The metric has the length of a period."""
     missing_data: cloudwatch.TreatMissingData = _Missing.NOT_BREACHING

@@ -51,7 +51,7 @@ def table_schemas(counters: Iterable[Counter]) -> Mapping[Table, TableSchema]:
 
 TTL_ATTRIBUTE = "expiration"  # Powertools' idempotency writes receipts with this name
 
-TIMEOUT_S = 15  # retries of a contended change end earlier; API Gateway would wait for 30
+TIMEOUT_S = 15  # retries of a change after conflicts end earlier; API Gateway would wait for 30
 SCHEDULED_TIMEOUT_S = 55  # a sweep judges as much as it can, and ends before the next one begins
 CONSUMER_TIMEOUT_S = 60  # longer than a batch of 1,000 records takes, even if each transaction first fails once
 MEMORY_MB = 512  # 0.29 of a CPU: a call computes about 4 ms and waits 5 to 10 ms for DynamoDB
@@ -103,7 +103,7 @@ class Surroundings(NamedTuple):
 
     service: str
     """The name of the stack, which every metric and log line has."""
-    version: str
+    version: str  # of the code
     tables: Mapping[Table, str]
     streams: Mapping[Table, str]
     """The ARNs of the tables' streams."""

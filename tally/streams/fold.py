@@ -29,9 +29,9 @@ class Effect(NamedTuple):
     counter: str
     id: str
     minute: int  # the booking minute
-    expected: int = 0  # the rollup adds it, the bookkeeper expects it
+    expected: int = 0  # the amount that the rollup adds, or that the bookkeeper expects
     observed: int = 0  # by how much the tally moved
-    pair: str = ""  # the name that both halves of a child's removal share
+    pair: str = ""  # the name that both halves of a child's removal share; empty: any other change
     day: int = -1  # since 1970: the day that the rollup notes, or the day of an import; -1: no day
     events: tuple[Event, ...] = ()  # of the thresholds that the number has crossed
 
@@ -41,7 +41,7 @@ class BatchContext(NamedTuple):
 
     `minute`: the current minute. `last_closed_minute`: the last minute that takes no entry (-1: every minute takes
     entries). `is_drift_exempt`: the batch is a redriven dead letter from before the ledger's restart. The other half of
-    its change is lost, so the amount is booked as expected and as observed, and causes no drift.
+    the letter's change is lost or skipped, so the amount is booked as expected and as observed, and causes no drift.
     """
 
     table: str
@@ -52,13 +52,13 @@ class BatchContext(NamedTuple):
 
     @property
     def bucket(self) -> int:
-        """The bucket of the stream shard. A hot tally has records in several shards, so they use several buckets."""
+        """The bucket of the stream shard. A hot tally has records in several shards, and so in several buckets."""
         return int(hashlib.sha256(self.shard.encode()).hexdigest()[:8], 16) % BUCKETS
 
     @property
     def open_minute(self) -> int:
-        """The minute on which entries of closed minutes are booked: the current minute. If the clock is slow, it
-        is the second minute after the last closed minute, because the judge may be reading the first."""
+        """The minute on which entries of closed minutes are booked: the current minute. If the clock is slow, the
+        second minute after the last closed minute, because the judge may be reading the first minute after it."""
         return max(self.minute, self.last_closed_minute + 2)
 
 
@@ -94,9 +94,9 @@ class Run(ABC):
         """Notes what the next run must know of this run."""
 
     @property
-    def is_full(self) -> bool:
-        """Whether the run has no room for another dead letter."""
-        return len(self.dead_letters) >= DEAD_LETTERS_MAX
+    def has_room_for_dead_letter(self) -> bool:
+        """Whether the run has room for another dead letter."""
+        return len(self.dead_letters) < DEAD_LETTERS_MAX
 
     def _add(self, key: tuple[Any, ...], effect: Effect) -> None:
         sum_ = self.sums.get(key)
@@ -151,7 +151,8 @@ def next_run(
             effects = () if reason is not None else consumer.effects(declared, context.table, record)
         except PoisonRecordError as error:
             reason = error.detail
-        if run.records and (run.is_full if reason is not None else effects and not run.has_room_for(effects)):
+        has_room = run.has_room_for_dead_letter if reason is not None else not effects or run.has_room_for(effects)
+        if run.records and not has_room:
             break
         if reason is not None:
             run.dead_letters.append((sequence_number, record, reason))

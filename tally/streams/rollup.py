@@ -133,8 +133,8 @@ class TallyRun(Run):
             self.days[effect.counter, effect.id][effect.day] += effect.expected
 
     @property
-    def is_full(self) -> bool:
-        return super().is_full or len(self.sums) + len(self.dead_letters) >= ITEMS_MAX
+    def has_room_for_dead_letter(self) -> bool:
+        return super().has_room_for_dead_letter and len(self.sums) + len(self.dead_letters) < ITEMS_MAX
 
     def writes(self, call: Call, declared: CounterIndex) -> list[Write]:
         updates: list[Write] = []

@@ -221,8 +221,8 @@ class ItemsRun(Run):
         return len(self.sums) + len(self.markers_after) + len(self.team_number_notes) + len(self.dead_letters)
 
     @property
-    def is_full(self) -> bool:
-        return super().is_full or self._items_to_write >= ITEMS_MAX
+    def has_room_for_dead_letter(self) -> bool:
+        return super().has_room_for_dead_letter and self._items_to_write < ITEMS_MAX
 
     def writes(self, call: Call, declared: CounterIndex) -> list[Write]:
         writes: list[Write] = []

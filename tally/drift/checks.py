@@ -130,7 +130,7 @@ def _count_check(line: str, facts: Mapping[str, Any], wrong: int, *, is_cut: boo
 
 
 def declarations_check(store: Store, counters: Mapping[str, Counter]) -> Check:
-    """Checks that the counters are declared with the schema fingerprints that they have counted with."""
+    """Checks that each counter is declared with the schema fingerprint that the ledger has of the counter."""
     why = [str(error) for error in fingerprints.mismatches(fingerprints.read_all(store), counters)]
     line = f"{'; '.join(why)}: {fingerprints.WHAT_TO_DO}" if why else "they fit the stored items"
     return Check(line, {"refused": why}, bool(why))

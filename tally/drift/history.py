@@ -91,7 +91,7 @@ class ForgetRun:
     name: str = field(default_factory=lambda: secrets.token_urlsafe(6))
 
     def note(self, *, finished: bool) -> None:
-        """Writes how far the run has come, in place of its older entry. Raises what botocore's errors map to."""
+        """Writes how far the run has come, in place of the run's older entry. Raises what botocore's errors map to."""
         numbers = {"at": self.at_s, "found": self.found, **{kind: self.removed[kind] for kind in _REMOVED}}
         values: items.Values = {"by": self.by, "why": self.why, "finished": {"BOOL": finished}, **numbers}
         key = keys.key(keys.forgotten_key(self.user), f"{self.at_s * 1000:015d}#{self.name}")
@@ -119,6 +119,7 @@ class ImportRun:
         return next((entry for entry in import_runs(self.store, self.counter) if entry["run"] == self.run), None)
 
     def finish(self, refused: int) -> None:
+        """Records that the run has ended. `refused`: how many rows were not imported."""
         put_alone(Call(self.store), {"Put": self._item(finished=True, refused=refused)})
 
     def _item(self, *, finished: bool, refused: int) -> items.Write:

@@ -25,7 +25,7 @@ from tally.errors import (
 )
 
 Since = Annotated[
-    int | None, {"minimum": 0, "description": "When the child was put, in seconds since 1970. Null: not by Tally."}
+    int | None, {"minimum": 0, "description": "Seconds since 1970, when it was put. Null: Tally did not put it."}
 ]
 
 

@@ -35,7 +35,7 @@ class Counted(TypedDict):
     number: NotRequired[
         Annotated[int, {"description": "Of a numbered counter: the number that this change took, and no other."}]
     ]
-    last: NotRequired[Annotated[bool, {"description": "Of a numbered counter: whether it was the last number."}]]
+    last: NotRequired[Annotated[bool, {"description": "Of a numbered counter: whether `number` is the last one."}]]
     over: NotRequired[
         Annotated[
             Literal[True], {"description": "The change is beyond the limit: it counts as `used`, within the `debt`."}
@@ -106,8 +106,8 @@ def _needs_of_override(action: str) -> Callable[[Sequence[Counter]], needs.Needs
 
 
 def _needs_to_increment(counters: Sequence[Counter]) -> needs.Needs:
-    """Returns the access that a change needs. A change may read the number for the answer. Before it adds to a numbered
-    counter, it reads the number. If all numbers are given out, it looks for the receipt that a retry must find."""
+    """Returns the access that a change needs. A change may read the number for the answer. A change of a numbered
+    counter first reads the number. If no number is left, the change looks for the receipt that a retry must find."""
     needed = needs.to_count(counters) | needs.on_counts(counters, "Query") | needs.to_release_expired_holds(counters)
     if any(counter.numbered for counter in counters):
         needed |= needs.FIND_RECEIPT

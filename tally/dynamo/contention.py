@@ -61,7 +61,7 @@ class Spread:
             return shards
 
     def pick_shard(self, tally: str, max_shards: int, *, avoid: int | None = None) -> int:
-        """Picks a shard for the next write, below `max_shards`. If there are two or more, `avoid` is not picked.
+        """Picks a shard below `max_shards` for the next write. Does not pick `avoid`, unless there is only one shard.
 
         Counters that share a partition key share a width, but each counter has its own `max_shards`.
         """
@@ -115,7 +115,7 @@ class Breaker:
             return False
 
     def trip(self, tally: str, hot_s: float = BREAKER_OPEN_S) -> None:
-        """Opens the breaker of this tally for `hot_s` at least, because retries of a change failed."""
+        """Opens the breaker of this tally for `hot_s` at least, because of throttling, or repeated conflicts."""
         with self._lock:
             self.open_tallies[tally] = _OpenState(self.clock() + hot_s, is_probing=False)
             self.open_tallies.move_to_end(tally)

@@ -31,7 +31,7 @@ NO_NUMBER: Item = {"NULL": True}
 STRETCHES_PER_WINDOW = 6  # so many stretches of time make up the declared `within_s`
 STRETCHES_MAX = 200  # of an item in each direction: 33 busy minutes if `within_s` is 60
 STRETCHES_PER_WRITE_MAX = 100  # because DynamoDB takes expressions of up to 4 KB
-PARTITIONS = 16  # of the listed groups: a partition takes 1,000 write units a second
+PARTITIONS = 16  # of the list `WATCHED`, because one partition takes 1,000 write units a second
 
 
 def stretch_s(counter: Counter) -> int:
@@ -45,7 +45,7 @@ class TeamNumberNote:
     """What a run of records stores about the team's number of one group. `at_s`: when its newest record was made."""
 
     team_number: Item | None = None
-    """None: no record of the run has the number."""
+    """The number to store, or NO_NUMBER; None: no record of the run has the number, so the stored number stays."""
     moves: dict[str, int] = field(default_factory=dict)
     """By attribute (`up#…`, `down#…`), the amount to add to its stretch."""
     at_s: int = 0

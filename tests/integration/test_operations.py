@@ -89,24 +89,24 @@ def test_a_sample_succeeds_and_has_the_same_answer_over_http_and_as_a_direct_eve
 def test_the_smoke_test_calls_every_route_and_expects_the_right_answers(invoke: Invoke) -> None:
     scopes = {"tally/read", "tally/write"}
     declarations = Declarations(Path(), COUNTERS, DROP_NOTHING)
-    calls = smoke.make_probes(declarations, "https://example.com/a", events.KEY, page_given=True, scopes=scopes)
-    called_routes = {call.name.removesuffix(" again") for call in calls}
+    probes = smoke.make_probes(declarations, "https://example.com/a", events.KEY, page_given=True, scopes=scopes)
+    called_routes = {probe.name.removesuffix(" again") for probe in probes}
     assert called_routes == {*ROUTES, "no token"}
-    for call in calls:
-        if call.name == "no token":
+    for probe in probes:
+        if probe.name == "no token":
             continue  # API Gateway answers this request
-        route = ROUTES[call.name.removesuffix(" again")]
-        path, _, query = call.path.partition("?")
+        route = ROUTES[probe.name.removesuffix(" again")]
+        path, _, query = probe.path.partition("?")
         match = re.fullmatch(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", route.path), path)
         assert match
-        event = events.http(route.id, query=query, headers={name.lower(): text for name, text in call.headers.items()})
+        event = events.http(route.id, query=query, headers={name.lower(): text for name, text in probe.headers.items()})
         event |= {"pathParameters": {name: unquote(text) for name, text in match.groupdict().items()}}
-        event |= {"body": json.dumps(call.body)} if call.body else {}
+        event |= {"body": json.dumps(probe.body)} if probe.body else {}
         answer = invoke(event)
         is_text = answer["headers"]["content-type"].startswith(("text/", "image/"))
         body = answer["body"] if is_text else events.body_of(answer)
         http_answer = smoke.HttpAnswer(answer["statusCode"], answer["headers"], body)
-        assert call.expected(http_answer), (call.name, answer)
+        assert probe.is_expected(http_answer), (probe.name, answer)
 
 
 def test_generated_files_are_up_to_date() -> None:
@@ -170,7 +170,7 @@ def bad_requests(route: Route) -> Iterator[tuple[str, dict[str, Any]]]:
             continue
         for value in invalid_values(route, field):
             sent_value = [value] if field.kind.list_max else value
-            # Without a value, the sample lacks the field. BAD_FIELDS has lists in a body.
+            # Without a value, the sample lacks the field. REFUSED_REQUESTS has lists in a body.
             if sent_value is None or (field.source is Source.BODY and field.kind.list_max):
                 continue
             yield (
@@ -265,7 +265,7 @@ def test_bad_direct_events_are_refused_with_a_problem_and_store_nothing(
     assert item_count(store) == 0
 
 
-BAD_FIELDS = [
+REFUSED_REQUESTS = [
     ("put_post", {"raw": b'{"body": "\xff"}'}, 400, "invalid-input", None),
     ("put_post", {"headers": {"content-type": "text/plain"}}, 415, "unsupported-media-type", None),
     ("put_post", {"sub": "ü" * 200}, 400, "invalid-input", "caller"),
@@ -290,8 +290,8 @@ BAD_FIELDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("route", "change", "status", "slug", "field"), BAD_FIELDS)
-def test_a_request_with_a_bad_field_is_refused_with_the_name_of_the_field(
+@pytest.mark.parametrize(("route", "change", "status", "slug", "field"), REFUSED_REQUESTS)
+def test_a_refusal_has_the_right_status_type_and_field(
     route: str, change: dict[str, Any], status: int, slug: str, field: str | None, invoke: Invoke, store: Store
 ) -> None:
     answer = invoke.http(route, **change)
@@ -313,7 +313,7 @@ def test_an_unknown_route_is_answered_with_404_and_a_route_without_claims_with_4
 PLAY = {"operation": "increment", "counter": "plays", "id": "9f3a", "idempotency_key": events.KEY}
 REQUEST = events.http("increment_plays_short", id="9f3a", idempotency_key=events.KEY)
 DIRECT_REFUSALS: list[tuple[Any, int, str | None]] = [
-    *((REQUEST | odd, 400, "operation") for odd in (
+    *((REQUEST | odd, 400, "operation") for odd in (  # not events of API Gateway
         {"routeKey": None}, {"routeKey": ["POST"]}, {"requestContext": None}, {"requestContext": {}},
         {"requestContext": {"requestId": 7}}, {"requestContext": {"requestId": "r", "authorizer": "x"}},
         {"requestContext": {"requestId": "r", "authorizer": {"jwt": 7}}},

@@ -180,7 +180,7 @@ def test_each_part_of_a_sweep_has_its_share_of_the_time_and_holds_come_first(
         clock[0] += 8  # so the parts after the heartbeats share 20 s
         return advance(*arguments)
 
-    def note_deadline(part: str, answer: Any, takes_s: float = 0.0) -> Any:
+    def fake_part(part: str, answer: Any, takes_s: float = 0.0) -> Any:
         def run(*arguments: Any, until_s: float = 0.0) -> Any:
             deadlines_s[part] = until_s or arguments[-1]
             clock[0] += takes_s
@@ -188,12 +188,12 @@ def test_each_part_of_a_sweep_has_its_share_of_the_time_and_holds_come_first(
 
         return run
 
-    monkeypatch.setattr(expired_holds, "sweep", note_deadline("holds", expired_holds.SweptHolds(0, 0, True), takes_s=2))
+    monkeypatch.setattr(expired_holds, "sweep", fake_part("holds", expired_holds.SweptHolds(0, 0, True), takes_s=2))
     monkeypatch.setattr(watermark, "advance", advance_slowly)
-    monkeypatch.setattr(judge, "judge", note_deadline("judge", judge.JudgeRun()))
-    monkeypatch.setattr(rows, "summary", note_deadline("drift", ({observe.DRIFTING_TALLIES: 0}, {})))
-    monkeypatch.setattr(hours, "sum_up", note_deadline("series", 0))
-    monkeypatch.setattr(deletion, "sweep", note_deadline("deleted", deletion.SweptParents(0, 0, 0, True)))
+    monkeypatch.setattr(judge, "judge", fake_part("judge", judge.JudgeRun()))
+    monkeypatch.setattr(rows, "summary", fake_part("drift", ({observe.DRIFTING_TALLIES: 0}, {})))
+    monkeypatch.setattr(hours, "sum_up", fake_part("series", 0))
+    monkeypatch.setattr(deletion, "sweep", fake_part("deleted", deletion.SweptParents(0, 0, 0, True)))
     ledger.sweep(LambdaContext(remaining_ms=32_000), store=store)  # RESERVE_S leaves 30 s for the parts
     assert list(deadlines_s.items()) == [
         ("holds", 100 + 0.5 * 30), ("judge", 110 + 0.6 * 20), ("drift", 110 + 0.25 * 20), ("series", 110 + 0.5 * 20),
@@ -205,7 +205,7 @@ def test_a_report_of_drift_that_runs_out_of_time_gives_a_lower_bound(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    """The report has a quarter of 80 s, and reads a row a second."""
+    """The report has a quarter of 80 s, and reads a row a second. So the report reads 20 of 60 rows."""
     ledger.book(-9, *[2 * 10**15] * 60)  # the sum is above the whole numbers that a double can hold
     ledger.sweep()
     capsys.readouterr()

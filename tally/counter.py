@@ -398,7 +398,7 @@ class Counter:
         return self.items.watch if self.items else None
 
     @property
-    def watched_attribute(self) -> str | None:
+    def watched(self) -> str | None:
         """The attribute that has the number of the team's code; None if the counter has no such number."""
         return self.watch.attribute if self.watch else None
 

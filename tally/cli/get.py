@@ -31,8 +31,8 @@ def print_number(args: argparse.Namespace, stack: Stack) -> int:
     body = {**id_members, "value": number, **limit_members, "shards": numbers, "drift": row.drift}
     line = f"{counter.name} {args.id}: {number}"
     line += f" in {len(numbers)} shards" if len(numbers) > 1 else "" if shards else ", nothing is stored"
-    if row.drift and counter.items and counter.watched_attribute:
-        line += f", and {counter.watched_attribute} has an excess of {counter.items.format(row.drift, '+')}"
+    if row.drift and counter.items and counter.watched:
+        line += f", and {counter.watched} has an excess of {counter.items.format(row.drift, '+')}"
     elif row.drift:
         line += f", drifts by {row.drift:+d}"
     if limit_members:

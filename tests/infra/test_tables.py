@@ -43,7 +43,7 @@ def test_a_restore_from_a_vault_gives_tables_the_settings_of_the_template(restor
         assert properties["TimeToLiveSpecification"] == {"AttributeName": settings.ttl_attribute, "Enabled": True}
         stream = properties.get("StreamSpecification", {})
         assert stream == {name: value for name, value in settings.stream.items() if name != "StreamEnabled"}
-        assert properties["DeletionProtectionEnabled"] is settings.protected
+        assert properties["DeletionProtectionEnabled"] is settings.is_protected
         assert properties["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
 
 

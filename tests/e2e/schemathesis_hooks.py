@@ -65,11 +65,11 @@ def _name(case: Case) -> str:
 
 @schemathesis.hook
 def map_case(context: HookContext, case: Case) -> Case:
-    """Change a valid request so that it obeys the rules."""
+    """Changes a valid request so that the request obeys the rules."""
     if not _is_positive(case):
         return case
     body = {name: _accepted(value) for name, value in case.body.items()} if isinstance(case.body, dict) else {}
-    if case.media_type == "text/plain":  # the body is JSON in a string; schemathesis knows only the string
+    if case.media_type == "text/plain":  # Tally wants JSON in the text, but schemathesis makes any text
         body = {"url": f"https://text.example/{quote(str(case.body), safe='')[:600]}", "key": KEY_EXAMPLE}
         if _name(case) != "visit":
             del body["url"]
@@ -111,7 +111,7 @@ def _cut(text: str, bytes_max: int) -> str:
 
 def _texts(value: object) -> list[str]:
     """Returns the values of a query parameter, which may be repeated."""
-    return [str(one) for one in value] if isinstance(value, list) else [str(value)]
+    return [str(entry) for entry in value] if isinstance(value, list) else [str(value)]
 
 
 def _page_url(raw: str) -> str:

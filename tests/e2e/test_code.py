@@ -57,6 +57,8 @@ def test_a_file_that_is_restored_with_its_old_time_has_changed(tmp_path: Path) -
 
 
 def create(endpoint: str, arguments: dict[str, object] | None = None) -> dict[str, str]:
+    """Creates tables as `make dev` does, by default TABLES. Returns the ARN of the stream of each table."""
+
     async def create_all() -> dict[str, str]:
         async with Wire(endpoint, endpoint) as wire:
             return await tables.create(arguments or TABLES, deployment.TTL_ATTRIBUTE, wire, endpoint)
@@ -81,6 +83,7 @@ def test_tables_are_created_once_with_stream_and_ttl_and_keep_what_they_hold() -
             create(running.endpoint, {COUNTS: TABLES[RECEIPTS]})
 
 
+# (system, processor, whether npm has the embedded engine for it)
 PLATFORMS = [
     ("Linux", "x86_64", True),
     ("Linux", "aarch64", False),
@@ -126,7 +129,7 @@ def test_dynamodb_local_runs_where_the_embedded_engine_has_no_package(
 
 
 def write_program(path: Path, script: str) -> None:
-    """Writes a program that runs this shell script."""
+    """Writes a program that runs a shell script."""
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
 
@@ -199,6 +202,7 @@ def test_the_file_of_dynamodb_local_has_a_write_ahead_log_and_any_other_file_is_
     programs = new_machine("Darwin", "arm64")
     write_program(programs / "java", "echo 'openjdk version \"17.0.15\"' >&2")
     write_program(programs / "mvn", FAKE_MAVEN)
+    # The fake Java prints its version and ends.
     with pytest.raises(LocalError, match="the DynamoDB engine did not start: exit status 0 openjdk version"):
         choose_engine(programs / "data", "").start()
     file = programs / "data/shared-local-instance.db"

@@ -61,7 +61,7 @@ def like(dev: Dev, authorization: str | None) -> Any:
 def test_a_token_is_accepted_with_or_without_bearer(dev: Dev) -> None:
     for token in (dev.token(), sign_token(dev), sign_token(dev, aud=None, client_id=audience(dev))):
         for authorization in (token, f"Bearer {token}", f"bearer {token}"):
-            assert like(dev, authorization).status == 404  # the answer of the function, which the gateway called
+            assert like(dev, authorization).status == 404  # from the function, which the gateway called
 
 
 def audience(dev: Dev) -> str:
@@ -96,7 +96,7 @@ def test_a_wrong_token_gets_401_with_the_reason(dev: Dev, changes: dict[str, Any
     assert reason.replace('"', "'") in challenge
 
 
-def test_a_token_of_another_algorithm_or_that_is_no_jwt_gets_401(dev: Dev) -> None:
+def test_a_token_that_has_another_algorithm_or_is_not_a_jwt_gets_401(dev: Dev) -> None:
     tokens = sign_token(dev, algorithm="none"), sign_token(dev, algorithm="HS256", key="0" * 64)
     for token in (*tokens, "x", "a.b.c", "Bearer", "Bearer "):
         assert like(dev, token).status == 401, token

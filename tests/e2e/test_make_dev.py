@@ -44,10 +44,9 @@ def test_answered_changes_survive_a_kill_of_make_dev(start: Start) -> None:
     token = first.token()
     assert first.call("PUT", "/posts/p", {"body": "hello"}, token=token).status == 201
     assert first.like("p", token) == 200
-    counted = [first.play("v", f"{KEY}-{n}").status for n in range(20)]
-    assert counted == [200] * 20
+    assert [first.play("v", f"{KEY}-{number}").status for number in range(20)] == [200] * 20
     for number in range(10):
-        first.visit(PAGE, f"{KEY}-{number}")  # most visits are not rolled up before the kill
+        first.visit(PAGE, f"{KEY}-{number}")  # the kill comes before the rollup adds most of the visits
     children = first.descendants()
     assert [pid for pid in children if "zygote" in command_line(pid)], "functions run"
     first.process.kill()
@@ -123,7 +122,7 @@ sys.meta_path.insert(0, Interrupts())
 
 
 @pytest.mark.parametrize(
-    ("module", "line", "interrupted", "status"),
+    ("program", "arguments", "interrupted_module", "status"),
     [
         (dev, "", "asyncio", 0),
         (cli, "", "tally.cli.commands", 130),
@@ -134,13 +133,13 @@ sys.meta_path.insert(0, Interrupts())
     ],
 )
 def test_ctrl_c_during_an_import_prints_one_line(
-    module: ModuleType, line: str, interrupted: str, status: int, tmp_path: Path
+    program: ModuleType, arguments: str, interrupted_module: str, status: int, tmp_path: Path
 ) -> None:
     """CPython 3.11 sometimes turns the exception of the handler into a TypeError, as INTERRUPTS does."""
     (tmp_path / "sitecustomize.py").write_text(INTERRUPTS)
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "INTERRUPTED_MODULE": interrupted}
-    command = [sys.executable, "-m", module.__name__, *line.split()]
-    folder = Path(str(module.__file__)).parents[2]  # the checkout, or its copy with a mutation
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "INTERRUPTED_MODULE": interrupted_module}
+    command = [sys.executable, "-m", program.__name__, *arguments.split()]
+    folder = Path(str(program.__file__)).parents[2]  # the checkout, or its copy with a mutation
     run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (run.returncode, run.stdout + run.stderr) == (status, "tally: stopped\n")
 
@@ -159,7 +158,7 @@ def test_make_dev_ends_with_one_line_when_the_engine_dies(start: Start) -> None:
 
 
 @pytest.mark.long
-def test_make_dev_runs_on_another_engine_and_its_streams(start: Start) -> None:
+def test_make_dev_runs_on_an_engine_that_the_test_started(start: Start) -> None:
     with Engine() as engine:
         dev = start(AWS_ENDPOINT_URL_DYNAMODB=engine.endpoint).wait_until_ready()
         assert dev.play("v", KEY).status == 200
@@ -172,11 +171,11 @@ def test_make_dev_runs_on_another_engine_and_its_streams(start: Start) -> None:
         assert dev.call("GET", "/videos/v/plays").status == 503
         assert "tally: 503 for GET /videos/{id}/plays: " in dev.text
         assert "log reads.log)" in dev.text
-        assert dev.stop(signal.SIGINT) == 0  # `make dev` ends although the streams cannot be read
+        assert dev.stop(signal.SIGINT) == 0  # `make dev` ends although it cannot read the streams
         assert "Traceback" not in dev.text
 
 
-def test_a_killed_function_is_replaced(dev: Dev) -> None:
+def test_make_dev_replaces_a_killed_function(dev: Dev) -> None:
     """The caller of a killed function gets the gateway's 500. Later callers are served, and no play is lost."""
     video, answers = secrets.token_hex(8), list[Answer]()
     over = threading.Event()

@@ -62,15 +62,14 @@ class FakeFunction:
         event = json.loads(payload)
         records = {record["dynamodb"]["Keys"]["id"]["S"]: record["dynamodb"] for record in event["Records"]}
         line = {name: value for name, value in event.items() if name != "Records"}
-        line |= {"names": list(records), "first": next(iter(event["Records"]), None)}
+        line |= {"ids": list(records), "first": next(iter(event["Records"]), None)}
         with (self._root / "seen").open("a") as seen:
             seen.write(json.dumps(line) + "\n")
         if "poison" in records and self._on_poison != "succeed" and not (self._root / "cured").exists():
             if self._on_poison == "raise":
                 return Outcome.failure("ValueError", "poison")
-            return Outcome(
-                json.dumps({"batchItemFailures": [{"itemIdentifier": records["poison"]["SequenceNumber"]}]}).encode()
-            )
+            failure = {"itemIdentifier": records["poison"]["SequenceNumber"]}
+            return Outcome(json.dumps({"batchItemFailures": [failure]}).encode())
         return Outcome(b"null")
 
 
@@ -81,23 +80,23 @@ class Running:
         self.root, self.pump, self.messages = root, pump, messages
         self.client = client(engine.endpoint)
 
-    def put(self, *names: str) -> None:
-        for name in names:
-            self.client.put_item(TableName=TABLE, Item={"id": {"S": name}})
+    def put(self, *ids: str) -> None:
+        for id_ in ids:
+            self.client.put_item(TableName=TABLE, Item={"id": {"S": id_}})
 
     @property
     def seen(self) -> list[Any]:
-        """The events, with the ids of their records as `names`, and the first record as `first`."""
+        """The events. In place of the records, an event has their ids as `ids`, and the first record as `first`."""
         path = self.root / "seen"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     @property
-    def names(self) -> list[list[str]]:
-        return [entry["names"] for entry in self.seen]
+    def batches(self) -> list[list[str]]:
+        return [event["ids"] for event in self.seen]
 
     @property
-    def all_names(self) -> list[str]:
-        return [name for names in self.names for name in names]
+    def delivered(self) -> list[str]:
+        return [id_ for batch in self.batches for id_ in batch]
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + PATIENCE_S
@@ -153,7 +152,7 @@ def test_a_filter_drops_records(tmp_path: Path, fresh_engine: Engine) -> None:
         running.put("a")
         running.client.delete_item(TableName=TABLE, Key={"id": {"S": "a"}})
         running.put("b")
-        await running.wait_until(lambda: running.all_names == ["a", "b"])
+        await running.wait_until(lambda: running.delivered == ["a", "b"])
         await running.wait_until(lambda: running.pump.passed() == {TABLE: 3})  # with the removal
 
     run(body, tmp_path, fresh_engine, "succeed", filters=({"eventName": ["INSERT"]},))
@@ -166,12 +165,12 @@ def test_a_restart_continues_and_a_lost_position_replays(tmp_path: Path, fresh_e
 
     async def second(running: Running) -> None:
         running.put("c")
-        await running.wait_until(lambda: "c" in running.all_names)
-        assert running.all_names == ["a", "b", "c"]
+        await running.wait_until(lambda: "c" in running.delivered)
+        assert running.delivered == ["a", "b", "c"]
 
     async def third(running: Running) -> None:
-        await running.wait_until(lambda: len(running.all_names) == 6)
-        assert running.all_names == ["a", "b", "c"] * 2  # from the two runs before, and all again
+        await running.wait_until(lambda: len(running.delivered) == 6)
+        assert running.delivered == ["a", "b", "c"] * 2  # from the two runs before, and all again
 
     run(first, tmp_path, fresh_engine, "succeed")
     run(second, tmp_path, fresh_engine, "succeed")
@@ -183,16 +182,16 @@ def test_a_failing_batch_is_halved_down_to_its_poison_record_which_blocks_later_
     tmp_path: Path, fresh_engine: Engine
 ) -> None:
     async def body(running: Running) -> None:
-        await running.wait_until(lambda: running.names.count(["poison"]) >= 2)
-        assert running.names[:4] == [
+        await running.wait_until(lambda: running.batches.count(["poison"]) >= 2)
+        assert running.batches[:4] == [
             ["a", "b", "c", "poison", "d"],
             ["a", "b"],
             ["c", "poison", "d"],
             ["c"],
         ]
-        assert ["d"] not in running.names
+        assert ["d"] not in running.batches
         (running.root / "cured").touch()
-        await running.wait_until(lambda: running.names[-1] == ["d"])
+        await running.wait_until(lambda: running.batches[-1] == ["d"])
 
     messages = run(body, tmp_path, fresh_engine, "raise", ["a", "b", "c", "poison", "d"])
     assert "fake failed on 5 records of tally-test-streamed, retrying: ValueError: poison (log fake.log)" in messages[0]
@@ -200,11 +199,11 @@ def test_a_failing_batch_is_halved_down_to_its_poison_record_which_blocks_later_
 
 def test_a_reported_failure_is_retried_from_its_record(tmp_path: Path, fresh_engine: Engine) -> None:
     async def body(running: Running) -> None:
-        await running.wait_until(lambda: len(running.names) >= 2)
+        await running.wait_until(lambda: len(running.batches) >= 2)
         (running.root / "cured").touch()
         await running.wait_until(lambda: running.pump.passed() == {TABLE: 3})
-        assert running.names[0] == ["a", "poison", "b"]
-        assert {tuple(names) for names in running.names[1:]} == {("poison", "b")}
+        assert running.batches[0] == ["a", "poison", "b"]
+        assert {tuple(batch) for batch in running.batches[1:]} == {("poison", "b")}
 
     run(body, tmp_path, fresh_engine, "report", ["a", "poison", "b"])
 
@@ -217,10 +216,10 @@ def test_a_disabled_mapping_delivers_nothing_and_resumes_at_its_position(tmp_pat
             running.pump.switch("Mapping", False)
         running.put("b", "c")
         await asyncio.sleep(4 * pump.POLL_S)
-        assert (running.all_names, running.pump.passed()) == (["a"], {TABLE: 1})  # `trim` deletes what is passed
+        assert (running.delivered, running.pump.passed()) == (["a"], {TABLE: 1})  # `trim` deletes what is passed
         running.pump.switch("Mapping", True)
         await running.wait_until(lambda: running.pump.passed() == {TABLE: 3})
-        assert running.all_names == ["a", "b", "c"]
+        assert running.delivered == ["a", "b", "c"]
 
     run(body, tmp_path, fresh_engine, "succeed")
 
@@ -235,13 +234,13 @@ def test_trimmed_records_are_not_read_and_sequence_numbers_do_not_repeat(tmp_pat
         assert engine_file.trim(path, running.pump.passed())
         running.put("f")
         await running.wait_until(lambda: running.pump.passed() == {TABLE: 6})
-        assert running.all_names == list("abcdef")
+        assert running.delivered == list("abcdef")
 
     run(body, tmp_path, fresh_engine, "succeed")
     (tmp_path / "streams.json").unlink()
 
     async def after_a_lost_position(running: Running) -> None:
-        await running.wait_until(lambda: running.all_names == [*"abcdef", "e", "f"])  # `trim` kept e, the newest record
+        await running.wait_until(lambda: running.delivered == [*"abcdef", "e", "f"])  # `trim` kept e, the newest record
 
     run(after_a_lost_position, tmp_path, fresh_engine, "succeed")
 

@@ -59,9 +59,8 @@ def _steps(text: str, block: re.Match[str]) -> Iterator[Step]:
         while continuation_lines < len(lines) and lines[continuation_lines].startswith("> "):
             continuation_lines += 1
         command = "\n".join([first, *(line.removeprefix("> ") for line in lines[:continuation_lines])])
-        yield Step(
-            section, command, "\n".join(lines[continuation_lines:]).strip(), only_aws, note.startswith(_WITH_FAULT)
-        )
+        output = "\n".join(lines[continuation_lines:]).strip()
+        yield Step(section, command, output, only_aws, has_fault=note.startswith(_WITH_FAULT))
 
 
 def missing_lines(printed: str, expected: str) -> str:

@@ -29,14 +29,14 @@ from tests.patience import PATIENCE_S
 pytestmark = pytest.mark.long
 
 PAGE = ROOT / "docs/first-deploy.md"
-SHOWN_LINES = 60  # the lines of an output that the test prints; a deploy prints many hundred
+SHOWN_LINES = 60  # how many lines of an output the test prints, because a deploy prints many hundred
 SLEEP = re.compile(r"^sleep \d+; ")
 # For SQS, the `aws` command uses the endpoint only if the endpoint is an option.
 DEFINE_AWS = 'aws() { command aws --endpoint-url "$AWS_ENDPOINT_URL" "$@"; }'
 
 
 class Rehearsal:
-    """A person who follows the page, with one shell, and with the lines that `make deploy` printed."""
+    """Runs the commands of the page in one shell, as a person does who follows the page."""
 
     def __init__(self, emulator: Emulator, home: Path) -> None:
         self._emulator, self._home = emulator, home
@@ -45,8 +45,8 @@ class Rehearsal:
         path = f"{tools}{os.pathsep}{inherited['PATH']}"
         self._terminal = Terminal(inherited | {"CDK_APP": f"{sys.executable} -m {cdk_app.__name__}", "PATH": path})
         self._terminal.run(DEFINE_AWS)
-        self._deploy_output: list[str] = []
-        self._background = ExitStack()
+        self._deploy_output: list[str] = []  # of the last `make deploy`
+        self._background = ExitStack()  # what AWS would do after this deploy
 
     def run_step(self, step: Step) -> str:
         """Runs the command of a step. Returns the first lines of the page that the output lacks; "": no line."""
@@ -70,7 +70,7 @@ class Rehearsal:
     def _repeat_until_expected(self, step: Step, command: str) -> tuple[int, str, str]:
         """Returns the exit status, the output, and the lines of the page that the output lacks.
 
-        Repeats a command that begins with `sleep` until its output is as expected.
+        If the page sleeps before the command, repeats the command until the output is as expected.
         """
         deadline_s = time.monotonic() + PATIENCE_S
         if step.has_fault:

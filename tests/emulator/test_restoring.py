@@ -60,7 +60,7 @@ def test_the_runbook_restores_a_stack_under_traffic_without_a_lost_change(
             deploy(stack, second, adopting=True)
             assert stack.outputs["CountsTableName"] == f"{prefix}-counts"
             names = stack.client("dynamodb").list_tables()["TableNames"]
-            assert set(names) > set(tables("Tally-prod")), "the old tables remain"
+            assert set(names) > set(table_names("Tally-prod")), "the old tables remain"
             notes.append(as_text(read_numbers(stack, prefix)))
         count_and_check(stack, second, prefix)
         with step("destroy, and deploy again"):
@@ -221,18 +221,19 @@ def traffic(stack: Stack, assembly: Path) -> Iterator[Traffic]:
     assert not streams.failures
 
 
-def tables(prefix: str) -> list[str]:
+def table_names(prefix: str) -> list[str]:
     return [f"{prefix}-{table}" for table in ("counts", "receipts", "ledger")]
 
 
 def scan(stack: Stack, table: str) -> list[Item]:
+    """Returns all items of a table."""
     pages = stack.client("dynamodb").get_paginator("scan").paginate(TableName=table, ConsistentRead=True)
     return [item for page in pages for item in page["Items"]]
 
 
 def read_numbers(stack: Stack, prefix: str) -> dict[str, tuple[int, int]]:
     """Returns for each counter the sum of its tallies, and the sum of its likes or receipts."""
-    counts, receipts, _ = tables(prefix)
+    counts, receipts, _ = table_names(prefix)
     items, changes = scan(stack, counts), [receipt for receipt in scan(stack, receipts) if "counter" in receipt]
 
     def tally(attribute: str) -> int:

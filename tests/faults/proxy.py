@@ -64,7 +64,7 @@ class FaultProxy:
         self.strip_tokens = strip_tokens
         self.endpoint = ""
         self._plan = plan
-        self._numbers: Counter[str] = Counter()
+        self._next_numbers: Counter[str] = Counter()
         self._requests: deque[ReceivedRequest] = deque(maxlen=requests_kept)
         self._counts: Counter[tuple[str, str]] = Counter()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -81,7 +81,7 @@ class FaultProxy:
 
     @plan.setter
     def plan(self, plan: Plan) -> None:
-        self._plan, self._numbers = plan, Counter()
+        self._plan, self._next_numbers = plan, Counter()
 
     @property
     def requests(self) -> list[ReceivedRequest]:
@@ -113,8 +113,8 @@ class FaultProxy:
 
     def choose_fault(self, operation: str, body: bytes) -> tuple[Fault | None, bytes]:
         """Returns the fault of a request and the body to forward. The event loop calls this method."""
-        number = self._numbers[operation]
-        self._numbers[operation] += 1
+        number = self._next_numbers[operation]
+        self._next_numbers[operation] += 1
         fault = self._plan(operation, body, number)
         if self.strip_tokens and b'"ClientRequestToken"' in body:
             body = _TOKEN.sub(b"", body)

@@ -464,7 +464,7 @@ def test_strangers_see_the_sign_in_and_nothing_private(console: Console) -> None
 
 @pytest.mark.parametrize("counter", ["visits", "bot_visits"])
 def test_a_stranger_sees_how_often_a_page_was_visited(counter: str, console: Console) -> None:
-    """Before and after the sign-in, the console reads `/visits`, and never `/counters/visits`."""
+    """Before and after the sign-in, the console reads `/tallies?of=visits:…`, and never `/counters/visits/…`."""
     url, key = f"https://example.com/{secrets.token_hex(4)}", secrets.token_urlsafe(24)
     user_agent = {"visits": "Mozilla/5.0 Firefox/153.0", "bot_visits": "Googlebot/2.1"}[counter]
     console.dev.call("POST", "/visits", {"url": url, "key": key}, user_agent=user_agent)

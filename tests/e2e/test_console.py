@@ -262,7 +262,7 @@ def test_names_with_markup_are_shown_as_text(console: Console, history: None) ->
 
 
 def play(dev: Dev, times: int = 1, video: str = "") -> str:
-    """Plays the video, or a new video if none is named. Returns the video's id."""
+    """Plays a video so many times. `video`: the id; "": a new video. Returns the id."""
     video = video or f"console-{secrets.token_hex(4)}"
     for _ in range(times):
         dev.play(video, secrets.token_urlsafe(24))
@@ -271,7 +271,7 @@ def play(dev: Dev, times: int = 1, video: str = "") -> str:
 
 @contextmanager
 def drifting(dev: Dev, counter: str, id_: str, by: int) -> Iterator[None]:
-    """Stores the drift `by` of a tally as a judge would have an hour ago, and deletes it at the end."""
+    """Stores drift, as if a judge had written the drift an hour ago. Deletes the drift at the end of the block."""
     store, now_s = connection.local_stack(dev.port, {}).store, time.time()
     commit_writes(
         Call(store),
@@ -285,7 +285,7 @@ def test_the_sentence_under_a_number_says_whether_the_number_is_right(console: C
     video = play(console.dev, 3)
     page = console.open(f"#/tally/plays/{video}")
     expect(page.locator(".live")).to_have_text("3")
-    expect(page.locator(".now")).to_contain_text("The stored number.")  # strangers cannot read its drift
+    expect(page.locator(".now")).to_contain_text("The stored number.")  # drift is not for strangers
     console.sign_in("ann")
     expect(page.locator(".now")).to_contain_text(re.compile("checked"))
     with drifting(console.dev, "plays", video, 2):

@@ -22,6 +22,7 @@ from urllib.parse import urlencode
 from tests.e2e.servers import Reply, Server
 from tests.patience import PATIENCE_S
 
+NO_SCRIPT = "1"
 POLL_S = 5.0
 """How long the site waits for a task before it answers a page that there is no task."""
 PAGE = """<!doctype html><html lang=en><meta charset=utf-8><title>page</title><link rel=icon href=data:,>
@@ -101,7 +102,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True)
 class Tab:
-    """A tab of a plain browser."""
+    """A tab of a plain browser. `query`, of several methods: the query of the page, which PAGE reads."""
 
     site: Site
     name: str
@@ -117,25 +118,25 @@ class Tab:
 
     def go(self, **query: str) -> None:
         """Follows a link to another page of the site, and waits until the page is loaded."""
-        self.run("1", self.url(**query), last="location.assign(arg)")
+        self.run(NO_SCRIPT, self.url(**query), last="location.assign(arg)")
         self.wait_until_loaded()
 
     def back(self) -> None:
-        """Go back to the page before."""
-        self.run("1", last="history.back()")
+        """Goes back to the page that the tab showed before."""
+        self.run(NO_SCRIPT, last="history.back()")
         self.wait_until_loaded()
 
     def reload(self) -> None:
-        """Load the page again."""
-        self.run("1", last="location.reload()")
+        """Reloads the page."""
+        self.run(NO_SCRIPT, last="location.reload()")
         self.wait_until_loaded()
 
     def close(self) -> None:
-        """Close the tab."""
-        self.run("1", last="close()")
+        """Closes the tab."""
+        self.run(NO_SCRIPT, last="close()")
 
     def wait_until_loaded(self) -> None:
-        """Wait until the page is loaded, with its client if it has one."""
+        """Waits until the page is loaded, and its client if the query names an API."""
         self.run("until(() => window.tally || !query.has('api'))")
 
     def count_waiting(self) -> int:
@@ -166,7 +167,7 @@ class Browser:
         return tab
 
     def end(self) -> None:
-        """End the browser with all its processes."""
+        """Ends the browser with all processes of the browser."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(PATIENCE_S)
 

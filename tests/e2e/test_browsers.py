@@ -73,9 +73,8 @@ def test_a_page_that_is_left_in_the_same_script_as_its_play_delays_no_other_page
     browser: Browser, api: FaultyApi, dev: Dev, video: str
 ) -> None:
     tab = browser.open_tab(api=api.server.origin)
-    tab.run(
-        "1", [video, tab.url(api=api.server.origin)], last="tally.increment('plays', arg[0]), location.assign(arg[1])"
-    )
+    leave = "tally.increment('plays', arg[0]), location.assign(arg[1])"
+    tab.run(plain.NO_SCRIPT, [video, tab.url(api=api.server.origin)], last=leave)
     tab.wait_until_loaded()
     play(tab, video)
     tab.back()
@@ -167,7 +166,7 @@ def test_clicks_while_the_server_is_down_count_when_the_server_is_up(
     tab = browser.open_tab(api=api.server.origin, user=user, token=dev.token(user), haste="1")
     api.failing, api.faults = True, {"request lost": 1.0}
     tab.run(BURST, video)
-    tab.run("1", video, last="tally.like('hearts', arg), location.reload()")
+    tab.run(plain.NO_SCRIPT, video, last="tally.like('hearts', arg), location.reload()")
     tab.wait_until_loaded()
     assert tab.count_waiting() == 11  # ten plays and a like
     api.failing = False

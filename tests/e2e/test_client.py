@@ -61,6 +61,7 @@ def test_the_command_count_counts_once_for_each_key(dev: Dev, run: Run) -> None:
     assert count("plays", "command-1", "--key", printed_key)[1].startswith("plays command-1: was counted before")
     assert dev.plays("command-1") == 1
     assert count("stock", "command-2", "--amount", "3")[1].startswith("stock command-2: counted, and is 3 ")
+    # `[::2]`: the exit status and the errors.
     assert count("stock", "command-2", "--amount", "-5")[::2] == (1, "tally: 3 left. Nothing was counted.\n")
     assert "visible within seconds" in count("visits", "https://example.com/command")[1]
     assert count("hearts", "command-3")[0] == 2  # hearts counts children
@@ -74,10 +75,8 @@ def test_the_command_limit_sets_and_deletes_the_override_of_an_id(run: Run) -> N
     limit, export = partial(run, "limit"), partial(run, "export", "--limits")
     assert limit("calls", "command-4")[:2] == (0, "calls command-4: 1000, as declared\n")
     assert limit("calls", "command-4", "20")[:2] == (0, "calls command-4: 20, its own\n")
-    assert run("count", "calls", "command-4", "--amount", "21")[::2] == (
-        1,
-        "tally: There is room for 20 more. Nothing was counted.\n",
-    )
+    refusal = "tally: There is room for 20 more. Nothing was counted.\n"
+    assert run("count", "calls", "command-4", "--amount", "21")[::2] == (1, refusal)
     status, printed, _ = export("calls")
     assert (status, printed.splitlines()[0], "command-4,20" in printed.splitlines()) == (0, "id,limit", True)
     assert limit("calls", "command-4", "--declared")[1] == "calls command-4: 1000, as declared\n"

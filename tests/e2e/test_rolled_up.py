@@ -48,7 +48,7 @@ def test_a_consumer_that_is_killed_counts_each_change_once(start: Start) -> None
         before = processor_ticks(dev)
         answer = dev.call("POST", "/2015-03-31/functions/visits/invocations", {"batch": entries})
         assert {result["status"] for result in answer.body["results"]} == {202}
-        if first % 100 == 0:
+        if first % 100 == 0:  # in the first and in the third of the four batches
             wait_for(lambda before=before: processor_ticks(dev) != before, every_s=0.01)  # type: ignore[misc]
             time.sleep(chance.uniform(0, KILL_AFTER_S_MAX))
             for pid in dev.workers("rollup"):
@@ -80,7 +80,7 @@ def redrive(dev: Dev) -> tuple[int, list[str]]:
 def test_a_broken_receipt_blocks_no_visit_and_applies_once_after_somebody_corrects_it(start: Start) -> None:
     dev = start().wait_until_ready()
     stack = dev.call("GET", "/dev/stack").body
-    dynamo, store = client(dev.endpoint), s3_client(stack["s3"])
+    dynamo, s3 = client(dev.endpoint), s3_client(stack["s3"])
     texts = {"id": "broken", "counter": "visits", "target": BROKEN}
     broken: dict[str, Any] = {name: {"S": value} for name, value in texts.items()}
     broken |= {"at": {"N": str(int(time.time()) // 60)}, "rollup": {"BOOL": True}, "amount": {"S": "lots"}}
@@ -89,7 +89,7 @@ def test_a_broken_receipt_blocks_no_visit_and_applies_once_after_somebody_correc
     wait_for(lambda: dev.visits(BROKEN)[0] == 1)
     wait_for(lambda: all(metric_sum(dev, "DeadLetters", name) == 1 for name in ("rollup", "bookkeeper")))
 
-    keys = sorted(object_["Key"] for object_ in store.list_objects_v2(Bucket=stack["bucket"])["Contents"])
+    keys = sorted(object_["Key"] for object_ in s3.list_objects_v2(Bucket=stack["bucket"])["Contents"])
     assert [key.partition("/")[0] for key in keys] == ["bookkeeper", "rollup"]
     blocked_lines = [f"blocked  {key}: amount cannot be {{'S': 'lots'}}" for key in keys]
     summary = "2 dead letters are not applied. Resolve them first; nothing else was repaired"
@@ -97,15 +97,15 @@ def test_a_broken_receipt_blocks_no_visit_and_applies_once_after_somebody_correc
     assert dev.visits(BROKEN)[0] == 1
 
     for key in keys:
-        letter = json.loads(store.get_object(Bucket=stack["bucket"], Key=key)["Body"].read())
+        letter = json.loads(s3.get_object(Bucket=stack["bucket"], Key=key)["Body"].read())
         assert (f"{letter['consumer']}/", letter["table"]) == (key[: key.index("/") + 1], "receipts")
         assert letter["record"]["dynamodb"]["NewImage"] == broken
         letter["record"]["dynamodb"]["NewImage"]["amount"] = {"N": "3"}  # 1 visit + 3 = 4
-        store.put_object(Bucket=stack["bucket"], Key=key, Body=json.dumps(letter).encode())
+        s3.put_object(Bucket=stack["bucket"], Key=key, Body=json.dumps(letter).encode())
     assert redrive(dev) == (0, ["2 applied, 0 already gone, 0 blocked", "all is well: dead-letters"])
     assert dev.visits(BROKEN)[0] == 4
     assert redrive(dev) == (0, ["all is well: dead-letters"])
     assert dev.visits(BROKEN)[0] == 4
-    assert store.list_objects_v2(Bucket=stack["bucket"]).get("Contents", []) == []
-    store.close()
+    assert s3.list_objects_v2(Bucket=stack["bucket"]).get("Contents", []) == []
+    s3.close()
     dynamo.close()

@@ -26,14 +26,14 @@ from . import comparison, notes, processes
 from .monitor import Monitor
 from .notes import Accepted, Reader
 from .setup import ENGINE, SoakSetup, create_soak_tables, run_engine
-from .workers import MOVES, PARENTS
+from .workers import INCREMENTS, PARENTS
 
 OPERATIONS, MINUTE_S, WORKERS = 1_000_000, 4, 2
 STOCK = 60  # of each item at the start: enough for most changes, and too little for some
-TICK_S = 0.1
-CHECK_S = 1.0
+TICK_S = 0.1  # between two looks at whether a process is due to be killed or restarted
+CHECK_S = 1.0  # between two checks of the tables
 RIGHT_S_MAX = 240.0  # from the last answer until every tally is right, because holds expire and the rollup catches up
-JUDGED_S_MAX = 120.0  # from one judged minute to the next
+JUDGED_S_MAX = 120.0  # from one judged minute to the next; after a longer pause the soak fails
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run from the command line. Returns the exit status."""
     arguments = _arguments(argv)
     if arguments.check:
-        return _check(arguments.check)
+        return _compare_kept_tables(arguments.check)
     seed = int.from_bytes(os.urandom(2)) if arguments.seed is None else arguments.seed
     with ExitStack() as stack:
         if arguments.keep:
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class Soak:
-    """One run."""
+    """One run of the soak. `minute_s`: how long a minute of the ledger is."""
 
     def __init__(self, folder: Path, seed: int, minute_s: int, operations: int) -> None:
         self._folder, self._seed, self._minute_s, self._operations = folder, seed, minute_s, operations
@@ -124,7 +124,7 @@ class Soak:
         with tqdm(total=self._operations, unit=" operations", file=sys.stderr, disable=None, smoothing=0.05) as bar:
             while alive:
                 alive, now_s = any(process.is_alive() for process in workers), time.monotonic()
-                consumers.step(now_s, may_kill=alive)
+                consumers.kill_or_restart(now_s, may_kill=alive)
                 if now_s >= next_check_s or not alive:
                     next_check_s = now_s + CHECK_S
                     monitor.check()
@@ -139,15 +139,15 @@ class Soak:
     def _wait_until_complete(self, setup: SoakSetup, consumers: processes.ConsumerProcesses, monitor: Monitor) -> bool:
         """Wait until every tally is right and every minute up to this time is judged. Returns False after a timeout."""
         until_s, judged = time.monotonic() + RIGHT_S_MAX, monitor.last_judged
-        right_minute: int | None = None  # the minute in which every tally was right
-        expected = {name: amount for name, amount in monitor.accepted.tallies().items() if amount}
+        right_minute: int | None = None  # the minute in which every tally was right; None: some tally is still wrong
+        expected = {tally: amount for tally, amount in monitor.accepted.tallies().items() if amount}
         while (now_s := time.monotonic()) < until_s:
-            consumers.step(now_s, may_kill=False)
+            consumers.kill_or_restart(now_s, may_kill=False)
             monitor.check()
             if right_minute is not None and monitor.last_judged != judged:
                 until_s, judged = now_s + JUDGED_S_MAX, monitor.last_judged
             if right_minute is None:
-                stored = {name: amount for name, amount in comparison.read_counts(setup).tallies.items() if amount}
+                stored = {tally: amount for tally, amount in comparison.read_counts(setup).tallies.items() if amount}
                 right_minute = setup.settings.minute_of(time.time()) if stored == expected else None
             elif monitor.last_judged > right_minute:
                 return True
@@ -162,7 +162,7 @@ class Soak:
         problems: list[str],
         took_s: float,
     ) -> int:
-        _print_differences(problems)
+        _print_problems(problems)
         accepted, faults = monitor.accepted, _read_fault_counts(self._folder)
         print(f"faults: {', '.join(f'{count:,} {name.lower()}' for name, count in faults.items())}")
         checked = f"{monitor.judged_minutes:,} minutes of {self._minute_s} s judged, {monitor.checks:,} checks"
@@ -202,14 +202,14 @@ def _summary(
 
 
 def _write_posts_and_stock(setup: SoakSetup) -> None:
-    """Write the posts, and the first stock of each item. The stock has notes, as other changes have."""
+    """Write the posts, and the first stock of each item, with a note for each item as for the changes of a worker."""
     from . import intended_changes
 
     store = setup.store()
     for post in PARENTS[counters.LIKES]:
         posts.write_post(Call(store, "author"), counters.LIKES, post, "hello")
     with (setup.folder / "notes-stock.tsv").open("w") as file:
-        for item in MOVES["stock"].ids:
+        for item in INCREMENTS["stock"].ids:
             entry = intended_changes.IntendedEntry(counters.STOCK, item, STOCK)
             intended_changes.increment(store, entry, f"stock-{item}").send()
             file.write(notes.format_note(entry.note(notes.STOCKED, f"stock-{item}")._replace(answered_s=time.time())))
@@ -222,20 +222,20 @@ def _read_fault_counts(folder: Path) -> dict[str, int]:
     return {name: count for name, count in sorted(counts.items()) if name != "NONE"}
 
 
-def _print_differences(problems: Sequence[str]) -> None:
+def _print_problems(problems: Sequence[str]) -> None:
     for problem in problems[: comparison.DIFFERENCES_SHOWN_MAX]:
         print(f"tally: {problem}")
     if len(problems) > comparison.DIFFERENCES_SHOWN_MAX:
         print(f"tally: and {len(problems) - comparison.DIFFERENCES_SHOWN_MAX} more")
 
 
-def _check(folder: Path) -> int:
+def _compare_kept_tables(folder: Path) -> int:
     accepted = Accepted()
     accepted.add(Reader(folder).read_new())
     with run_engine(folder) as engine:
-        stored = comparison.read_tables(SoakSetup(folder, 0, 1, engine.endpoint))
+        stored = comparison.read_tables(SoakSetup(folder, seed=0, minute_s=1, engine_endpoint=engine.endpoint))
     problems = comparison.all_differences(accepted, stored)
-    _print_differences(problems)
+    _print_problems(problems)
     print(f"{accepted.operations:,} operations compared: {len(problems)} differences")
     return int(bool(problems))
 

@@ -35,12 +35,14 @@ class Contents:
     holds: dict[str, str] = field(default_factory=dict)
     """The state of each hold."""
     receipts: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
+    """The sum of the amounts in receipts."""
     expected: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
+    """The sum of what the journal's segments expect. `observed`: the sum of what the segments observed."""
     observed: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
     drifts: list[str] = field(default_factory=list)
     dead_letters: list[str] = field(default_factory=list)
     judge: str = ""
-    """The attributes of the judge's item in the ledger."""
+    """The attributes of the judge's item in the ledger, as text."""
 
 
 def read_counts(setup: SoakSetup) -> Contents:
@@ -92,7 +94,7 @@ def _add_ledger_item(item: dict[str, Any], stored: Contents) -> None:
 
 
 def differences(where: str, expected: Sums, stored: Sums) -> list[str]:
-    """Returns one line for each tally that differs from the accepted changes."""
+    """Returns a line for each tally that differs from the accepted changes. `where`: such as "in the tally"."""
     names = sorted({*expected, *stored})
     return [
         f"{counter} {id_}: {expected.get((counter, id_), 0)} accepted, {stored.get((counter, id_), 0)} {where}"
@@ -110,8 +112,9 @@ def lost_and_doubled(expected: Sums, stored: Sums) -> tuple[int, int]:
 def all_differences(accepted: Accepted, stored: Contents) -> list[str]:
     """Returns a line for each difference between the tables and the accepted changes."""
     expected = accepted.tallies()
-    receipted = {name: amount for name, amount in expected.items() if name not in accepted.children}
-    lines = [f"{note.what}: {note.counter} {note.id} {note.key} {note.more}" for note in accepted.wrong]
+    # A child is its own receipt, so receipts do not have the amounts of counters with children.
+    receipted = {tally: amount for tally, amount in expected.items() if tally not in accepted.children}
+    lines = [f"{note.what}: {note.counter} {note.id} {note.key} {note.more}" for note in accepted.unknown_or_wrong]
     lines += differences("in the tally", expected, stored.tallies)
     lines += differences("in receipts", receipted, stored.receipts)
     lines += differences("expected by the journal", expected, stored.expected)
@@ -146,7 +149,7 @@ def _hold_differences(accepted: Accepted, stored: Contents) -> Iterable[str]:
 
 
 def _number_differences(accepted: Accepted) -> Iterable[str]:
-    """Yields a line for each counter whose numbers have a gap, or were given out twice."""
+    """Yields a line for each tally that gave out a number twice, or left a number out."""
     for (counter, id_), numbers in sorted(accepted.numbers.items()):
         declared = counters.COUNTERS[counter]
         step = declared.delta or 1

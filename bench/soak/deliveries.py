@@ -1,7 +1,7 @@
-"""A process with one stream consumer. It reads both streams from the engine, and delivers their records as Lambda does.
+"""A process with one stream consumer, which reads both streams from the engine, and delivers records as Lambda does.
 
-It delivers each record at least once, in order, in batches of any size. It delivers records again after an error, and
-after a restart. The proxy is between the consumer and the engine, not between the streams and this process.
+The process delivers each record at least once, in order, in batches of any size, and again after an error and after a
+restart. The consumer calls the engine through the proxy, so its requests meet faults. Reads of the streams do not.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ..clients import STREAMED
 from .setup import SoakSetup, set_up_process
 
 POLL_S = 0.2
-INVOCATION = LambdaContext(30_000)
-FROM_OLDEST_SHARE = 0.3  # of the starts read the stream from its beginning, the rest from the last process's position
-SHORT_SHARE = 0.3  # of the batches are shorter than they could be
-TWICE_SHARE = 0.05  # of the batches are delivered again, as part of the next batch
-PAUSE_S = 0.1  # after a failure
+INVOCATION = LambdaContext(30_000)  # milliseconds that each invocation has
+FROM_OLDEST_SHARE = 0.3  # the share of the starts that read the stream from its oldest record, not from a position
+SHORT_SHARE = 0.3  # the share of the batches that are shorter than they could be
+TWICE_SHARE = 0.05  # the share of the batches that are delivered again, as part of the next batch
+PAUSE_S = 0.1  # before a failed batch is delivered again
 
 
 def consume(setup: SoakSetup, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Decides which request meets which fault, at random by seed, and which key is hot and meets conflicts."""
+"""Decides at random, by seed, which request meets which fault, and when the transactions on a key meet conflicts."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from tests.faults import Fault, FaultKind, Plan
 
 FAULT_SHARE = 0.05
 READ_TIMEOUT_S = 2.0  # of the core's client
-SLOW_FAULTS = (FaultKind.SILENCE, FaultKind.HANG_BEFORE)  # after either fault, the caller waits for READ_TIMEOUT_S
-SLOW_FAULT_WEIGHT = 0.3  # the other faults have 1
+SLOW_FAULTS = (FaultKind.SILENCE, FaultKind.HANG_BEFORE)  # after these faults, the caller waits for READ_TIMEOUT_S
+SLOW_FAULT_WEIGHT = 0.3  # every other fault has the weight 1
 TRANSACTION_FAULTS = (FaultKind.THROTTLED_TRANSACTION, FaultKind.CONDITION_AND_CONFLICT)
-LATE_SHARE = 0.3  # of the delayed requests and answers arrive after READ_TIMEOUT_S, the rest within 0.2 s
-LATE_S_MAX = 3.0  # the longest delay of a request or an answer, after which its client has sent another request
-HOT_PHASE_EVERY_S, HOT_PHASE_S = 10.0, 2.0  # of each key
-HOT_CONFLICT_SHARE = 0.7  # of the transactions on a key in its hot phase
+LATE_SHARE = 0.3  # the share of the delayed requests and answers that arrive after READ_TIMEOUT_S; others: in 0.2 s
+LATE_S_MAX = 3.0  # the longest delay; after READ_TIMEOUT_S the client sends a copy, so the delayed request arrives late
+HOT_PHASE_EVERY_S, HOT_PHASE_S = 10.0, 2.0  # each key is hot for 2 s in 10 s
+HOT_CONFLICT_SHARE = 0.7  # the share of the transactions on a hot key that conflict
 HOT_KEYS = ('"VID#v0"', '"VID#v1"', '"USER#u0"', '"POST#p0"', '"PAGE#h0"', '"AD#m0#')
 WRITES = ("PutItem", "UpdateItem", "DeleteItem")
 ERROR_CODES = ("ThrottlingException", "RequestLimitExceeded", "TransactionInProgressException")
-ERROR_CODES_AFTER = (*ERROR_CODES, "InternalServerError")
+ERROR_CODES_AFTER = (*ERROR_CODES, "InternalServerError")  # of requests that the engine has carried out
 _CONFLICT = Fault(FaultKind.CONFLICT)
 
 
@@ -40,8 +40,8 @@ def make_plan(seed: int, share: float = FAULT_SHARE, now_s: Callable[[], float] 
 def conflict_chance(body: bytes, now_s: float) -> float:
     """Returns how likely a conflict is now. Each key has its own hot phases.
 
-    The rollup's transactions touch nearly every hot key, but on a shard that other writers seldom touch.
-    So a hot phase does not affect the rollup.
+    A transaction of the rollup has a checkpoint and changes nearly every hot key, on a shard that other writers seldom
+    change. So a hot phase does not affect the rollup.
     """
     if b'"CHECKPOINT#' in body:
         return 0.0

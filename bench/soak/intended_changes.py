@@ -52,7 +52,7 @@ class IntendedEntry(NamedTuple):
 
 @dataclass
 class IntendedChange:
-    """One intended change, which is sent until it has a final answer. `key`: "" if the change has no key."""
+    """One intended change. A client calls `send` until it has a final answer. `key`: "" if the change has no key."""
 
     key: str
     entries: Sequence[IntendedEntry]
@@ -115,7 +115,7 @@ def add_visitor(store: Store, entry: IntendedEntry, visitor: str) -> IntendedCha
 
 
 def batch(store: Store, faultless: Store, entries: Sequence[IntendedEntry], key: str, *, soon: bool) -> IntendedChange:
-    """Returns a batch of changes under one key. Their receipt, which `faultless` reads, names the periods."""
+    """Returns a batch of changes under one key. The notes have the periods of its receipt, which `faultless` reads."""
     sent = [{"counter": entry.counter.name, "id": entry.id, "amount": entry.amount} for entry in entries]
 
     def send() -> Answer:

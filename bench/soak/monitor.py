@@ -1,4 +1,4 @@
-"""Checks the tables while everything runs, for false drift and for reads that lack changes from before `as_of`."""
+"""Checks the tables while the soak runs, for false drift and for reads that lack changes from before `as_of`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ TRIM_MARGIN = 3_000  # passed records that are kept, so that a restart delivers 
 class Monitor:
     """The findings so far.
 
-    `drifts`: confirmed false drift. `errors`: reads without a change from before `as_of`, and a late end.
+    `drifts`: counter, id and amount of confirmed false drift. `errors`: messages about reads that lack a change from
+    before `as_of`. The main process adds a message if Tally does not roll up and judge every change in time.
     """
 
     setup: SoakSetup
@@ -42,7 +43,7 @@ class Monitor:
     unconfirmed: int = 0
     """Drift rows that are not confirmed, because the two halves of a change were judged at different times."""
     judged_minutes: int = 0
-    """How many minutes were judged."""
+    """How many minutes were judged. `last_judged`: the last judged minute; -1: Tally has judged no minute."""
     last_judged: int = -1
     checks: int = 0
 
@@ -55,11 +56,11 @@ class Monitor:
 
     @property
     def problem_count(self) -> int:
-        """How many errors there are."""
-        return len(self.drifts) + len(self.errors) + len(self.accepted.wrong)
+        """How many drifts, errors, and unknown or wrong answers there are."""
+        return len(self.drifts) + len(self.errors) + len(self.accepted.unknown_or_wrong)
 
     def check(self) -> None:
-        """Read the new notes, the ledger and some tallies, and note what is wrong."""
+        """Read the new notes, the ledger and some tallies, and collect false drift and errors."""
         new = list(self._reader.read_new())
         self.accepted.add(new)
         for note in new:
@@ -114,7 +115,7 @@ class Growth:
         heapq.heappush(self._waiting, (answered_s, amount))
 
     def sum_before(self, before_s: float) -> int:
-        """Returns the sum of the changes that were answered before `before_s`, which never decreases."""
+        """Returns the sum of the changes answered before `before_s`, which must not decrease from call to call."""
         while self._waiting and self._waiting[0][0] < before_s:
             self.sum_ += heapq.heappop(self._waiting)[1]
         return self.sum_

@@ -1,4 +1,5 @@
-"""The notes of the workers: one line for the final answer to each intended change. Tables are compared with the notes.
+"""The notes of the workers: one line for the final answer to each intended change. At the end, the soak compares the
+tables with the notes. A line has the fields of a Note:
 
 counted <TAB> plays <TAB> v7 <TAB> 1 <TAB> key <TAB> 1700000000.123 <TAB>
 """
@@ -12,16 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, NamedTuple
 
-STOCKED, COUNTED, IMPORTED, HELD = "stocked", "counted", "imported", "held"
-PUT, REMOVED = "put", "removed"
-REFUSED, UNKNOWN, WRONG = "refused", "unknown", "wrong"
-COMMITTED, RELEASED, EXPIRED = "committed", "released", "expired"
+STOCKED, COUNTED, IMPORTED, HELD = "stocked", "counted", "imported", "held"  # STOCKED: before the workers start
+PUT, REMOVED = "put", "removed"  # of a child
+REFUSED, UNKNOWN, WRONG = "refused", "unknown", "wrong"  # UNKNOWN: no final answer. WRONG: an answer that is a fault
+COMMITTED, RELEASED, EXPIRED = "committed", "released", "expired"  # of a hold
 Tally = tuple[str, str]
 """A counter's name, and the id of one of its tallies, with the period."""
 
 
 class Note(NamedTuple):
-    """The final answer to one intended change. `more`: the number given out, the hold, the child, or the error."""
+    """The final answer to one intended change. `what`: a constant of this module, such as COUNTED. `id`: with its
+    period. `more`: the number given out, the hold, the child, or the error."""
 
     what: str
     counter: str
@@ -50,21 +52,22 @@ class Reader:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._files: dict[Path, IO[str]] = {}
-        self._rest: dict[Path, str] = defaultdict(str)
+        self._unfinished_lines: dict[Path, str] = defaultdict(str)
 
     def read_new(self) -> Iterator[Note]:
         """Yields the notes since the last call."""
         for path in sorted(self._folder.glob("notes-*.tsv")):
             file = self._files.setdefault(path, path.open())
-            *lines, self._rest[path] = (self._rest[path] + file.read()).split("\n")
+            *lines, self._unfinished_lines[path] = (self._unfinished_lines[path] + file.read()).split("\n")
             yield from map(parse_note, lines)
 
 
 @dataclass
 class Accepted:
-    """The accepted changes, by the notes."""
+    """The accepted changes, as the notes say."""
 
     answers: Multiset[str] = field(default_factory=Multiset)
+    """How many notes there are of each outcome (`Note.what`)."""
     sums: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
     """The sum of each tally, without holds and children."""
     holds: dict[str, tuple[Tally, int]] = field(default_factory=dict)
@@ -76,7 +79,7 @@ class Accepted:
     """The numbers that `numbered` counters gave out, such as a ticket's."""
     imports: Multiset[str] = field(default_factory=Multiset)
     """The rows of each import."""
-    wrong: list[Note] = field(default_factory=list)
+    unknown_or_wrong: list[Note] = field(default_factory=list)
 
     def add(self, notes: Iterable[Note]) -> None:
         """Add more notes."""
@@ -105,7 +108,7 @@ class Accepted:
             case "removed":
                 self.children[tally].discard(note.more)
             case "unknown" | "wrong":
-                self.wrong.append(note)
+                self.unknown_or_wrong.append(note)
 
     @property
     def operations(self) -> int:
@@ -113,7 +116,7 @@ class Accepted:
         return sum(self.answers.values()) - self.answers[STOCKED]
 
     def tallies(self) -> dict[Tally, int]:
-        """Returns the expected end of every tally, less its start. A hold that was not committed has expired."""
+        """Returns what every tally should be at the end, less its start. Only committed holds move their tally."""
         amounts = defaultdict(int, self.sums)
         for hold_id, (tally, amount) in self.holds.items():
             amounts[tally] -= amount if self.settled.get(hold_id) == COMMITTED else 0

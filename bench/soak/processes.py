@@ -77,9 +77,9 @@ def begin_proxies(setup: SoakSetup) -> tuple[SoakSetup, Any, Any]:
 
 
 def begin_workers(setup: SoakSetup, count: int, operations: int) -> list[Any]:
-    """Start the workers, which share the operations."""
-    shares = workers.shares(operations, count)
-    return [_start_process(workers.work, setup, number, share) for number, share in enumerate(shares)]
+    """Start `count` workers, each with its part of the operations."""
+    parts = workers.split(operations, count)
+    return [_start_process(workers.work, setup, number, part) for number, part in enumerate(parts)]
 
 
 def _start_process(target: Callable[..., None], *arguments: Any) -> Any:
@@ -90,7 +90,7 @@ def _start_process(target: Callable[..., None], *arguments: Any) -> Any:
 
 @dataclass
 class ConsumerProcesses:
-    """The consumers and the sweep. Call `step` often: it kills, freezes and restarts them."""
+    """The processes of the consumers and the sweep, which `kill_or_restart` kills, freezes and restarts."""
 
     setup: SoakSetup
     kills: int = 0
@@ -107,10 +107,11 @@ class ConsumerProcesses:
     def _start(self, role: str) -> None:
         self._running[role] = _start_process(ROLES[role], self.setup, role)
 
-    def step(self, now_s: float, *, may_kill: bool) -> None:
-        """Restart the processes that were down for long enough, and kill or freeze a process when it is time.
+    def kill_or_restart(self, now_s: float, *, may_kill: bool) -> None:
+        """Restart the processes whose time down is over, and kill or freeze a process if the next kill is due.
 
-        `now_s`: on the monotonic clock. `may_kill`: whether to kill or freeze. Raises RuntimeError if a process failed.
+        `now_s`: on the monotonic clock. `may_kill`: False: restart all processes, and kill none. Raises RuntimeError if
+        a process ended by itself.
         """
         for role, until_s in list(self._down_until_s.items()):
             if until_s <= now_s or not may_kill:

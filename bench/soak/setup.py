@@ -32,7 +32,7 @@ CLICKS = Counter("clicks", prefix="AD", sort_key="CLICKS", attribute="clicks", p
 
 @dataclass(frozen=True)
 class SoakSetup:
-    """The folder, the seed and the endpoints of a soak.
+    """The folder, the seed, the endpoints, and the length of a minute of the ledger (`minute_s`) of a soak.
 
     `engine_endpoint`: the engine, without faults. `faulty_endpoint`: the proxy that makes requests fail, and drops
     DynamoDB's tokens. `faulty_endpoint_with_tokens`: the proxy that makes requests fail, and keeps the tokens.
@@ -102,7 +102,7 @@ def run_engine(folder: Path) -> Iterator[Engine]:
 def create_soak_tables(folder: Path, engine: Engine) -> None:
     """Create the tables with their streams, and write the streams' ARNs into the folder."""
     client = boto3.client("dynamodb", endpoint_url=engine.endpoint, **LOCAL)
-    create_tables(client, SoakSetup(folder, 0, 1, engine.endpoint).settings, STREAMED)
+    create_tables(client, SoakSetup(folder, seed=0, minute_s=1, engine_endpoint=engine.endpoint).settings, STREAMED)
     for table in STREAMED:
         arn = client.describe_table(TableName=f"soak-{table}")["Table"]["LatestStreamArn"]
         (folder / f"{table}.arn").write_text(arn)

@@ -1,6 +1,6 @@
-"""A process of clients. Each client makes changes and notes the answers. It resends a change that got no answer.
+"""A process of clients. A client makes changes, notes the final answers, and resends a change that got no answer.
 
-An operation is one intended change of one id. A batch of five changes is five operations, and so is its void.
+An operation is one intended change of one id. So a batch of five changes has five operations, and its void has five.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ if TYPE_CHECKING:
     from .intended_changes import Answer, Body, IntendedChange, IntendedEntry
 
 THREADS = 24  # clients in one process
-BURST_MAX, BATCH_MAX = 90, 6  # increments of a burst, changes of a batch
-IMPORT_MAX, CRASHES_MAX, CRASH_WRITES_MAX = 300, 3, 5  # rows and crashes of an import, writes before a crash
-TTL_S_MAX = 6  # of a hold
-CHILDREN = 15  # of each client, under each parent
-HOT_SHARE = 0.3  # of the changes go to the first two ids
+BURST_MAX, BATCH_MAX = 90, 6  # the most increments of a burst, the most changes of a batch
+# The most rows of an import, the most crashes of an import, and the most writes of an attempt before it crashes.
+IMPORT_MAX, CRASHES_MAX, CRASH_WRITES_MAX = 300, 3, 5
+TTL_S_MAX = 6  # a hold expires after 2 to 6 s, so some holds expire before their client settles them
+CHILDREN = 15  # the children that a client puts and removes under each parent; no other client changes them
+HOT_SHARE = 0.3  # the share of the changes that go to the first two ids of a counter, or to its first parent
 
 
-class Move(NamedTuple):
-    """Increments of a counter. Clients choose a move by its `weight`, and in a burst by its `weight_in_burst`."""
+class IncrementKind(NamedTuple):
+    """Increments of a counter: a client draws a kind by its weight, an id and an amount."""
 
     counter: Counter
     ids: Sequence[str]
@@ -51,53 +52,53 @@ def _ids(pattern: str, count: int) -> list[str]:
     return [pattern.format(number) for number in range(count)]
 
 
-MOVES = {
-    "play": Move(counters.PLAYS, _ids("v{}", 300), [1], 20, 50),
-    "visit": Move(counters.VISITS, _ids("https://example.com/{}", 200), [1], 15, 40),
-    "usage": Move(counters.USAGE, _ids("u{}", 200), range(1, 10), 10, 20),
-    "click": Move(CLICKS, _ids("m{}", 20), [1, 2, -1], 6, 10),
-    "call": Move(counters.CALLS, _ids("a{}", 300), [1, 5], 3),
-    "stock": Move(counters.STOCK, _ids("i{}", 12), [-3, -2, -1, 5], 8, 0.2),
-    "ticket": Move(counters.TICKET, _ids("q{}", 8), [1], 3.5),
-    "contest": Move(counters.CONTEST, _ids("c{}", 40), [-1], 1.5),
+INCREMENTS = {
+    "play": IncrementKind(counters.PLAYS, _ids("v{}", 300), [1], 20, 50),
+    "visit": IncrementKind(counters.VISITS, _ids("https://example.com/{}", 200), [1], 15, 40),
+    "usage": IncrementKind(counters.USAGE, _ids("u{}", 200), range(1, 10), 10, 20),
+    "click": IncrementKind(CLICKS, _ids("m{}", 20), [1, 2, -1], 6, 10),
+    "call": IncrementKind(counters.CALLS, _ids("a{}", 300), [1, 5], 3),
+    "stock": IncrementKind(counters.STOCK, _ids("i{}", 12), [-3, -2, -1, 5], 8, 0.2),
+    "ticket": IncrementKind(counters.TICKET, _ids("q{}", 8), [1], 3.5),
+    "contest": IncrementKind(counters.CONTEST, _ids("c{}", 40), [-1], 1.5),
 }
 PARENTS = {counters.LIKES: _ids("p{}", 10), counters.HEARTS: _ids("h{}", 5), counters.MEMBERS: _ids("w{}", 5)}
 """The parents of each counter of children."""
 WEIGHTS = {"burst": 8.0, "batch": 4, "child": 25, "hold": 4, "set": 2, "import": 0.4, "visitor": 3}
-WEIGHTS |= {name: move.weight for name, move in MOVES.items()}
-"""How often a client makes each kind of change. Each name is a kind in MOVES, or a method of Client."""
-BATCHABLE = [move for move in MOVES.values() if move.counter.is_batchable]
-IMPORTABLE = [move.counter for move in MOVES.values() if not move.counter.pages] + list(PARENTS)
+WEIGHTS |= {name: kind.weight for name, kind in INCREMENTS.items()}
+"""How often a client makes each kind of change. A name is in INCREMENTS, or is a method's, such as Client._burst."""
+BATCHABLE = [kind for kind in INCREMENTS.values() if kind.counter.is_batchable]
+IMPORTABLE = [kind.counter for kind in INCREMENTS.values() if not kind.counter.pages] + list(PARENTS)
 LONG_WAIT_S, LONG_WAIT_SHARE = 30.0, 0.1  # LONG_WAIT_SHARE of the retries wait for up to LONG_WAIT_S
-REPEATED_SHARE = 0.02  # of the answered changes are sent again, as if the answer was lost
+REPEATED_SHARE = 0.02  # the share of the answered changes with a key that are sent again, as if the answer was lost
 ATTEMPTS_MAX = 100  # after so many attempts the soak fails, because nobody knows whether the change was counted
-VOIDED_SHARE = 0.1  # of the counted changes
-SETTLED_SHARE, COMMITTED_SHARE = 0.85, 0.45  # of the holds; a hold that is settled without a commit is released
-SLOW_S = 0.9 * READ_TIMEOUT_S  # a call that took this long may have sent a copy that has not arrived yet
-FLUSH_S = 0.3
+VOIDED_SHARE = 0.1  # the share of the counted changes that are voided
+SETTLED_SHARE, COMMITTED_SHARE = 0.85, 0.45  # 45 % of the holds are committed, 40 % released, 15 % expire
+SLOW_S = 0.9 * READ_TIMEOUT_S  # after a timeout the SDK sends a copy, so a longer call may have a copy on its way
+FLUSH_S = 0.3  # between two flushes of the notes, which the monitor reads
 
 
 class Stores(NamedTuple):
     """The stores that the clients of a process share.
 
     `faulty`: for changes that a receipt protects. `faulty_with_tokens`: for changes that DynamoDB's token protects.
-    `for_imports`: for imports, which `crasher` interrupts. `plain`: without faults.
+    `for_imports`: for imports, which `crasher` interrupts. `faultless`: a store whose requests meet no faults.
     """
 
     faulty: Store
     faulty_with_tokens: Store
     for_imports: Store
     crasher: Crasher
-    plain: Store
+    faultless: Store
 
 
-def shares(operations: int, count: int) -> list[int]:
-    """Returns the shares of `count` workers in the operations."""
-    return [operations * (at + 1) // count - operations * at // count for at in range(count)]
+def split(operations: int, parts: int) -> list[int]:
+    """Returns the sizes of `parts` nearly equal parts of the operations."""
+    return [operations * (at + 1) // parts - operations * at // parts for at in range(parts)]
 
 
 def work(setup: SoakSetup, number: int, operations: int) -> None:
-    """Make `operations` changes, and return when each has its final answer."""
+    """Make `operations` changes, and return when each has its final answer. `number`: the number of the worker."""
     set_up_process(setup, f"worker-{number}")
     for_imports = setup.store(setup.faulty_endpoint)
     stores = Stores(
@@ -115,10 +116,9 @@ def work(setup: SoakSetup, number: int, operations: int) -> None:
                 file.write(format_note(note))
 
         clients = [Client(setup, f"{number}-{at}", stores, write) for at in range(THREADS)]
-        client_shares = shares(operations, THREADS)
         threads = [
-            threading.Thread(target=client.run, args=(share,))
-            for client, share in zip(clients, client_shares, strict=True)
+            threading.Thread(target=client.run, args=(part,))
+            for client, part in zip(clients, split(operations, THREADS), strict=True)
         ]
         for thread in threads:
             thread.start()
@@ -140,8 +140,8 @@ class Client:
         self._numbers = itertools.count()
         self._begun_operations = self._operations = 0
         self._waiting: list[tuple[float, int, IntendedChange, Body | None]] = []
-        """For each waiting change: the time to send it (on the monotonic clock), a number to sort by, and the change. A
-        repeated change also has its first answer, because it must get the same answer."""
+        """For each waiting change: the time to send the change (on the monotonic clock), a number that decides between
+        equal times, and the change. A repeated change also has its first answer, which the second answer must equal."""
         self._child_entries = [
             intended_changes.IntendedEntry(counter, parent, child=f"{name}-{user}")
             for counter, parents in PARENTS.items()
@@ -152,7 +152,8 @@ class Client:
         self._child_exists: dict[IntendedEntry, bool | None] = dict.fromkeys(self._child_entries, False)
         """For each child whether it exists; None while a request that changes the child may still arrive."""
         self._changing_until: list[tuple[float, IntendedEntry, bool]] = []
-        """When no late request can change the child any more, the child, and whether it then exists."""
+        """For each child that a late request may change: the time after which no request can, the child, and whether
+        the child then exists."""
 
     def run(self, operations: int) -> None:
         """Make `operations` changes, and return when each has its final answer."""
@@ -160,16 +161,16 @@ class Client:
         try:
             while self._begun_operations < operations:
                 if not self._send_due():
-                    self._begin_any(operations - self._begun_operations)
+                    self._begin_random_change(operations - self._begun_operations)
             while self._waiting:
                 if not self._send_due():
-                    self._advance_waiting()
+                    self._shorten_waits()
         except BaseException as error:
             self._write(Note(notes.WRONG, "", "", more=f"client {self._name} died: {error!r}"))
             raise
 
-    def _advance_waiting(self) -> None:
-        """Make waiting changes due as soon as no late copy of them can arrive, because no new change follows."""
+    def _shorten_waits(self) -> None:
+        """When no new changes follow, send each waiting change as soon as no late copy of this change can arrive."""
         now_s = time.monotonic()
         self._waiting = [
             (intent.late_until_s if body is None else 0.0, number, intent, body)
@@ -198,38 +199,38 @@ class Client:
 
     # The changes that a client makes.
 
-    def _begin_any(self, operations_left: int) -> None:
-        kind = self._chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
-        if kind in MOVES:
-            self._begin(self._increment(MOVES[kind]))
-        elif intent := getattr(self, f"_{kind}")(operations_left):
+    def _begin_random_change(self, operations_left: int) -> None:
+        name = self._chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+        if name in INCREMENTS:
+            self._begin(self._increment(INCREMENTS[name]))
+        elif intent := getattr(self, f"_{name}")(operations_left):
             self._begin(intent)
 
     def _begin(self, intent: IntendedChange) -> None:
         self._begun_operations += len(intent.entries)
         self._send(intent)
 
-    def _entry(self, move: Move) -> IntendedEntry:
+    def _entry(self, kind: IncrementKind) -> IntendedEntry:
         hot = self._chance.random() < HOT_SHARE
-        id_ = self._chance.choice(move.ids[:2] if hot else move.ids)
-        return self._intended.IntendedEntry(move.counter, id_, self._chance.choice(move.amounts))
+        id_ = self._chance.choice(kind.ids[:2] if hot else kind.ids)
+        return self._intended.IntendedEntry(kind.counter, id_, self._chance.choice(kind.amounts))
 
-    def _increment(self, move: Move) -> IntendedChange:
-        return self._intended.increment(self._stores.faulty, self._entry(move), self._key())
+    def _increment(self, kind: IncrementKind) -> IntendedChange:
+        return self._intended.increment(self._stores.faulty, self._entry(kind), self._key())
 
     def _burst(self, operations_left: int) -> None:
         """Make many increments, one after the other."""
-        moves, size = list(MOVES.values()), min(operations_left, self._chance.randint(2, BURST_MAX))
-        for move in self._chance.choices(moves, [move.weight_in_burst for move in moves], k=size):
-            if self._begun_operations < self._operations:  # voids of the first increments are operations, too
-                self._begin(self._increment(move))
+        kinds, size = list(INCREMENTS.values()), min(operations_left, self._chance.randint(2, BURST_MAX))
+        for kind in self._chance.choices(kinds, [kind.weight_in_burst for kind in kinds], k=size):
+            if self._begun_operations < self._operations:  # a void of an earlier increment has also taken operations
+                self._begin(self._increment(kind))
 
     def _batch(self, operations_left: int) -> IntendedChange:
         """Return a batch of changes under one key."""
-        moves = self._chance.choices(BATCHABLE, k=min(operations_left, self._chance.randint(1, BATCH_MAX)))
-        soon = all(move.counter.may_roll_up for move in moves) and self._chance.random() < 0.5
-        entries = [self._entry(move) for move in moves]
-        return self._intended.batch(self._stores.faulty, self._stores.plain, entries, self._key(), soon=soon)
+        kinds = self._chance.choices(BATCHABLE, k=min(operations_left, self._chance.randint(1, BATCH_MAX)))
+        soon = all(kind.counter.may_roll_up for kind in kinds) and self._chance.random() < 0.5
+        entries = [self._entry(kind) for kind in kinds]
+        return self._intended.batch(self._stores.faulty, self._stores.faultless, entries, self._key(), soon=soon)
 
     def _visitor(self, operations_left: int) -> IntendedChange:
         """Return a new visitor of one of 20 books."""
@@ -237,33 +238,34 @@ class Client:
         return self._intended.add_visitor(self._stores.faulty, entry, self._key())
 
     def _set(self, operations_left: int) -> IntendedChange:
-        return self._intended.set_number(self._stores.faulty, self._entry(MOVES["stock"]), self._key())
+        return self._intended.set_number(self._stores.faulty, self._entry(INCREMENTS["stock"]), self._key())
 
     def _hold(self, operations_left: int) -> IntendedChange:
         """Return a short hold of stock."""
-        entry = self._entry(MOVES["stock"])._replace(amount=1)
+        entry = self._entry(INCREMENTS["stock"])._replace(amount=1)
         return self._intended.hold(self._stores.faulty, entry, self._chance.randint(2, TTL_S_MAX), self._key())
 
     def _import(self, operations_left: int) -> IntendedChange:
         """Return an import of a file. Half of the rows have ids that other changes use, too."""
         counter, key, size = self._chance.choice(IMPORTABLE), self._key(), self._chance.randint(1, IMPORT_MAX)
-        if counter.is_conditional:  # each row of its file takes a transaction
+        if counter.is_conditional:  # an import of this counter takes a transaction for each row
             size = size // 10 + 1
         size = min(operations_left, size)
-        entries = [self._row(counter, f"{key}-{number}") for number in range(size)]
-        writes = [self._chance.randint(1, CRASH_WRITES_MAX) for _ in range(self._chance.randint(0, CRASHES_MAX))]
+        entries = [self._imported_row(counter, f"{key}-{number}") for number in range(size)]
+        crash_after = [self._chance.randint(1, CRASH_WRITES_MAX) for _ in range(self._chance.randint(0, CRASHES_MAX))]
         stores, folder = self._stores, self._setup.folder
-        return self._intended.import_file(stores.for_imports, stores.crasher, folder, entries, writes, key)
+        return self._intended.import_file(stores.for_imports, stores.crasher, folder, entries, crash_after, key)
 
-    def _row(self, counter: Counter, new_id: str) -> IntendedEntry:
+    def _imported_row(self, counter: Counter, new_name: str) -> IntendedEntry:
+        """Return a row of an import file. `new_name`: the child of the row, or the id of a row with a new id."""
         if counter.counts_children:
-            return self._intended.IntendedEntry(counter, self._chance.choice(PARENTS[counter]), 0, new_id)
-        (move,) = [move for move in MOVES.values() if move.counter is counter]
-        # Other changes may use up the quota of a shared id.
-        shared = self._chance.random() < 0.5 and not counter.is_conditional
-        at_s = time.time() - self._chance.randint(0, 600)
-        id_ = periods.tally_id(counter, self._entry(move).id if shared else new_id, at_s)
-        return self._intended.IntendedEntry(counter, id_, abs(self._chance.choice(move.amounts)) * (counter.delta or 1))
+            return self._intended.IntendedEntry(counter, self._chance.choice(PARENTS[counter]), 0, new_name)
+        (kind,) = [kind for kind in INCREMENTS.values() if kind.counter is counter]
+        # Other changes may use up the limit of a shared id, and then the import would be refused.
+        is_shared = self._chance.random() < 0.5 and not counter.is_conditional
+        at_s = time.time() - self._chance.randint(0, 600)  # a row may be of an earlier period
+        id_ = periods.tally_id(counter, self._entry(kind).id if is_shared else new_name, at_s)
+        return self._intended.IntendedEntry(counter, id_, abs(self._chance.choice(kind.amounts)) * (counter.delta or 1))
 
     def _child(self, operations_left: int) -> IntendedChange | None:
         """Return the put or removal of a child, or None if another request may still change the chosen child."""
@@ -277,7 +279,7 @@ class Client:
         exists_now = self._child_exists[entry]
         if exists_now is None:
             return None
-        put = not exists_now if self._chance.random() < 0.85 else exists_now  # the rest change nothing
+        put = not exists_now if self._chance.random() < 0.85 else exists_now  # 15 % of the requests change nothing
         key = self._key() if self._chance.random() < 0.5 else ""
         self._child_exists[entry] = None
         store = self._stores.faulty if key else self._stores.faulty_with_tokens
@@ -306,7 +308,8 @@ class Client:
             waits_long = self._chance.random() < LONG_WAIT_SHARE
             self._send_later(intent, self._chance.uniform(0.05, LONG_WAIT_S if waits_long else 1.0))
         elif isinstance(result, LimitReachedError) and intent.late_until_s > began_s:
-            self._send_later(intent, intent.late_until_s - now_s)  # an earlier copy may still be accepted
+            # The refusal is not final: an earlier copy of the change may still arrive, and be accepted.
+            self._send_later(intent, intent.late_until_s - now_s)
         elif isinstance(result, LimitReachedError | PreconditionFailedError):
             self._note(intent.notes(notes.REFUSED))
         elif isinstance(result, HoldSettledError):  # nobody else settles the hold, so it has expired
@@ -329,7 +332,7 @@ class Client:
             self._send_later(intent, self._chance.uniform(0, LONG_WAIT_S), body)
 
     def _note_child(self, intent: IntendedChange, body: Body, exists: bool) -> None:
-        """Note a child that was put or removed. Without a key, the child waits until no late copy can change it.
+        """Note a child that was put or removed. Without a key, wait until no late copy can change the child.
 
         If a put without a key was spilled, remove the child at once, because a late copy of the put could undo a later
         removal.
@@ -342,7 +345,7 @@ class Client:
             self._changing_until.append((0.0 if intent.key else intent.late_until_s, entry, exists))
 
     def _void_later(self, intent: IntendedChange, counted: Sequence[Note]) -> None:
-        """Void a change, unless its counter only counts up. Late copies of the change may come before and after."""
+        """Void a change, unless its counter only counts up. A late copy of the change may arrive after its void."""
         growing = any(note.counter in GROWING_COUNTERS for note in counted)
         if not growing and self._begun_operations + len(counted) <= self._operations:
             self._begun_operations += len(counted)
@@ -358,7 +361,7 @@ class Client:
             self._send_later(intent, self._chance.uniform(0, 0.75 * TTL_S_MAX))
 
     def _repeat(self, intent: IntendedChange, body: Body) -> None:
-        """Send an answered change again. The answer must be the same."""
+        """Send an answered change again. The answer must be a replay with the body of the first answer."""
         try:
             second_body, replayed = intent.send()
         except RetryableError:
@@ -368,7 +371,7 @@ class Client:
         if not replayed or second_body != body:
             self._note(intent.notes(notes.WRONG, f"{body} became {second_body}"))
 
-    def _note(self, answered: list[Note]) -> None:
-        for note in answered:
+    def _note(self, unwritten_notes: list[Note]) -> None:
+        for note in unwritten_notes:
             more = note.more.replace("\t", " ").replace("\n", " ")
             self._write(note._replace(answered_s=round(time.time(), 3), more=more))

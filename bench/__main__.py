@@ -27,7 +27,7 @@ _VERDICTS = {True: "held", False: "NOT HELD", None: "not judged"}
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int = 1) -> Iterator[str]:
-    """Lines of a table. The first `text_columns` columns align left, the other columns right."""
+    """Returns the lines of a table. The first `text_columns` columns align left, the other columns right."""
     widths = [max(len(row[column]) for row in (heads, *rows)) for column in range(len(heads))]
     for row in (heads, ["─" * width for width in widths], *rows):
         cells = [

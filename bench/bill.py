@@ -1,8 +1,8 @@
-"""Compares the write units of some minutes at each volume with the calculator's (cost.py). Deployed code runs on the
-embedded engine, in virtual time. It counts plays, delivers their records in batches as Lambda does, and judges.
+"""Compares the write units of some minutes at each volume with the units of the calculator (cost.py). The deployed code
+counts plays, reads their stream records in batches as Lambda makes them, and judges, on the engine in virtual time.
 
-Even: plays arrive evenly, as the calculator assumes. In a burst: all plays of a minute arrive within ten seconds. The
-calculator's units are without the series, because a series takes an hour. test_series measures the series.
+Even: plays arrive evenly, as the calculator assumes. In bursts: all plays of a minute arrive within ten seconds. Both
+units are without the series, because a series takes an hour. tests/invariants/test_series.py measures the series.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from . import cost
 from .consumers import SEED
 from .instruments import Rows
 
-MINUTES = {1: 20, 10: 6, 100: 2, 300: 1}  # by million plays a month
+MINUTES = {1: 20, 10: 6, 100: 2, 300: 1}  # how many minutes are measured, by the million plays a month
 QUICK_MILLIONS = (1, 10)
 WARM_UP_S = 40  # of traffic before the measured minutes: longer than any window
 BURST_S = 10.0
@@ -49,7 +49,7 @@ class MeteredWire(TimedWire):
 
 
 class LambdaDeployment(Deployment):
-    """Delivers stream records as Lambda does. A record begins a window, whose end ends the batch."""
+    """Delivers stream records as Lambda does: the first record begins a window, and the window's end ends the batch."""
 
     wire_type = MeteredWire
     wire: MeteredWire
@@ -97,7 +97,7 @@ def billed_units(millions: int, minutes: int, spread_s: float) -> float:
     """Returns the write units a minute that the engine bills."""
     per_minute, chance = millions * cost.M / cost.MINUTES, random.Random(SEED)
     with _warm_deployment() as deployment:
-        # A burst is in the first seconds of a minute, so its warm-up is a whole minute.
+        # The measured minutes begin with a burst, so a warm-up with bursts is a whole minute.
         deployment.play_for(WARM_UP_S if spread_s == 60 else 60, per_minute, spread_s, chance)
         units_before = deployment.wire.units
         deployment.play_for(60 * minutes, per_minute, spread_s, chance)

@@ -15,9 +15,9 @@ LIKE, UNLIKE, READ_LIKE, TAKE_OVER = (
     "a like",
     "a removal of the like",
     "a read of the like",
-    "a user takes over the browser's like",
+    "a user takes over the browser's like",  # the user likes as a user, and the like of the browser is removed
 )
-SECRET = "known-to-one-browser-only"
+SECRET = "known-to-one-browser-only"  # a browser proves with its secret that a like is its own
 
 
 def measure(quick: bool) -> Rows:

@@ -53,7 +53,7 @@ class Claim(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """One measurement: its name, its title, its function (`quick` to `Rows`), and Tally's claims."""
+    """One measurement: its name, its title, its function (`run(quick)` returns the figures), and Tally's claims."""
 
     name: str
     title: str

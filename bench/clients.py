@@ -25,8 +25,8 @@ SETTINGS = Settings.from_environment({
     "TALLY_LEDGER_TABLE": "bench-ledger",
 })  # fmt: skip
 ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL_DYNAMODB"
-KEYS = {"counts": ("PK", "SK"), "receipts": ("id",), "ledger": ("PK", "SK")}
-STREAMED = ("counts", "receipts")
+KEYS = {"counts": ("PK", "SK"), "receipts": ("id",), "ledger": ("PK", "SK")}  # the key attributes of each table
+STREAMED = ("counts", "receipts")  # the tables that have a stream in a deployed stack
 LOCAL: dict[str, Any] = {"region_name": "eu-west-1", "aws_access_key_id": "local", "aws_secret_access_key": "local"}
 
 
@@ -64,7 +64,7 @@ def fresh_engine(*, streams: bool = False) -> Iterator[str]:
             yield engine.endpoint
         return
     client = boto3.client("dynamodb", endpoint_url=endpoint, **LOCAL)
-    _delete_tables(client)  # a killed run leaves them
+    _delete_tables(client)  # a killed run leaves its tables
     create_tables(client, SETTINGS, streamed)
     try:
         yield endpoint
@@ -75,7 +75,7 @@ def fresh_engine(*, streams: bool = False) -> Iterator[str]:
 def create_tables(client: DynamoDBClient, settings: Settings, streamed: Sequence[str] = ()) -> None:
     """Create the three tables of the settings. `streamed`: the tables that have a stream.
 
-    Streams cost time, because the engine reads all its records at each write to a table with a stream.
+    Streams cost time, because the engine reads all stream records at each write to a table with a stream.
     """
     for table, keys in KEYS.items():
         schema: Any = [

@@ -37,7 +37,7 @@ SEED = 1995
 PLAYS = 1000
 VIDEOS = (1, 10, 100, 1000)
 SHARD = "shardId-00000001700000000000-bench"
-MINUTE = 28_000_000  # since 1970
+MINUTE = 28_000_000  # of the records, in minutes since 1970
 MIDNIGHT = MINUTE // MINUTES_PER_DAY * MINUTES_PER_DAY
 EDGES = {
     f"{PLAYS:,} plays of 1 video, {when}, clocks {clocks_apart_s:g} s apart": (minute, clocks_apart_s)
@@ -47,11 +47,11 @@ EDGES = {
         ("midnight", MIDNIGHT, 2),
     )
 }
-"""The minute after the edge, and how far the writers' clocks are apart in seconds, by name of a row."""
+"""For each row: the minute that begins at the edge, and how far the writers' clocks are apart in seconds."""
 
 
 def measure(quick: bool) -> Rows:
-    """Returns the costs to roll up 1,000 plays, and the speed of the fold.
+    """Returns the costs to roll up 1,000 plays, and the speed of folding records into sums (fold.py).
 
     The costs are write units by the number of videos, and transactions for plays of one video around the edge of a
     minute. The CPU time of the fold is compared with a plain loop over the same records.
@@ -120,7 +120,7 @@ def receipts(number: int, videos: int) -> list[Record]:
 
 
 def _fold_speed(number: int) -> dict[str, float]:
-    """Returns the speed of the fold by its CPU time, which other programs do not change."""
+    """Returns the speed of the fold by CPU time, which other programs do not change, for at least `number` records."""
     declared, context = CounterIndex(counters.COUNTERS), BatchContext("receipts", SHARD)
     batch = receipts(BATCH_RECORDS, 100)
     content = json.dumps(batch).encode()
@@ -140,7 +140,7 @@ def _target(record: Record) -> tuple[str, int]:
 
 
 def _fold(declared: CounterIndex, context: BatchContext, batch: Sequence[Record]) -> None:
-    """Fold all runs of a batch, as a consumer does without an interruption."""
+    """Fold a batch into its runs, as a consumer does that is not interrupted."""
     records = list(fold.by_sequence(batch).values())
     while records:
         records = records[fold.next_run(rollup.CONSUMER, declared, context, records, {}).records :]
@@ -154,7 +154,7 @@ def deliver(
     (reader,) = [READER_OF_CONSUMER[name] for name, other in CONSUMERS.items() if other is consumer]
     handler = Handler(consumer, counters.COUNTERS, clients.store, DeadLetterBucket("bench"))
     filtered = [record for record in records if delivery.passes_filters(reader, table, record)]
-    with redirect_stdout(StringIO()):  # hides its metrics
+    with redirect_stdout(StringIO()):  # hides the metrics that the handler prints
         Delivery(handler, f"bench-{table}", shard, filtered).deliver_all(LambdaContext(60_000), size)
 
 
@@ -191,8 +191,8 @@ def one_minute() -> Iterator[tuple[Clients, WallClock]]:
 
 
 def write_units_of(clients: Clients, clock: WallClock, work: Callable[[], None]) -> float:
-    """Returns the write units of some work, after the last minute is judged and the counters' schemas are stored."""
-    # Once in the life of a ledger.
+    """Returns the write units of some work. Before the work, stores that the last minute is judged, and the schema
+    fingerprints, because a stack stores the fingerprints only once."""
     FingerprintCache(clients.store).note(CounterIndex(counters.COUNTERS), counters.COUNTERS)
     note_judged(clients.store, SETTINGS.minute_of(clock.now_s) - 1)
     meter = Meter(clients.store.client)
@@ -207,7 +207,8 @@ def note_judged(store: Store, minute: int) -> None:
 
 
 def track(clients: Clients, clock: WallClock, skip_records: int = 0) -> None:
-    """Deliver the records to the bookkeeper, without the first `skip_records` of `counts`, and judge their minute."""
+    """Deliver the records to the bookkeeper, without the first `skip_records` of `counts`, and judge the minute of the
+    records. Raises AssertionError if the judge finds drift."""
     deliver_streams(clients, bookkeeper.CONSUMER, made_s=clock.now_s, skip_records=skip_records)
     minute = SETTINGS.minute_of(clock.now_s)
     complete_s = (minute + 1 + watermark.COMMIT_GRACE + 1) * SETTINGS.minute_s

@@ -40,7 +40,7 @@ class Usage(NamedTuple):
     new_items: int = 0  # new children
     calls: int = 1
     in_batch: int = 1  # changes that a function sends in one invocation, each with a key; 1: the caller uses HTTP
-    answer: int = 400  # bytes, headers included
+    answer: int = 400  # bytes of an answer, with its headers
 
 
 KINDS = {
@@ -58,7 +58,7 @@ KINDS = {
 
 
 class BilledStage(NamedTuple):
-    """The parts of a stage that are billed while it exists, beside a dashboard and the metrics of a quiet sweep."""
+    """What AWS bills for a stage even without traffic, beside a dashboard and the metrics of a quiet sweep."""
 
     snapshots: int  # functions that start from a snapshot
     sweep_mb: int
@@ -78,7 +78,7 @@ SHARD_WRITES_PER_S = 1000  # DynamoDB splits a partition above this
 ENTRY_BYTES = 22  # in a segment of the journal, compressed; ids are UUIDs
 SEGMENT_READS = 4  # the judge reads a segment up to three times, the series once
 
-# Each minute a sweep does its due tasks, judges (both in QUIET_READS), and writes a heartbeat for each shard.
+# Each minute a sweep does its due tasks, judges, and writes a heartbeat for each shard. QUIET_READS: tasks and judge.
 JUDGE_WRITES, QUIET_READS = 2, 62.0
 SERIES_READS = 16.0  # of a sweep, to sum up the series
 # A change, alone or in a batch, computes about 4 ms at 512 MB, and waits 5 to 10 ms for DynamoDB.
@@ -94,8 +94,8 @@ KEPT_DAYS = 365  # the age of the stored children and series, which are never de
 class Month(NamedTuple):
     """The traffic of a month, spread evenly."""
 
-    amounts: Mapping[str, float] = {}
-    ids: float = 10_000  # with equally many changes
+    amounts: Mapping[str, float] = {}  # of changes and reads, by the names of KINDS
+    ids: float = 10_000  # each with equally many changes
     other_quantities: Mapping[str, float] = {}  # by the names of their prices
     notifies: bool = False  # whether a counter has thresholds, for which the bookkeeper's window is one second
 
@@ -187,34 +187,39 @@ def _moved(month: Month) -> tuple[float, float]:
 
 
 def series_writes(month: Month) -> float:
-    """Returns the write units of the series in a month: 1.1 for each tally and hour in which the tally moved."""
+    """Returns the write units of the series in a month: at most 1.1, as measured, for each tally and hour of change."""
     return DAYS * _moved(month)[1] * 1.1
 
 
 def _consume(month: Month, used: dict[str, float]) -> None:
-    """Add the two consumers on both streams, with heartbeats and ends of windows."""
+    """Add the usage of the two consumers of both streams, with the heartbeats and the invocations at a window's end."""
     shards = max(SHARDS, math.ceil(used["write"] / MONTH_S / SHARD_WRITES_PER_S))
 
     def consume(
-        records: float, moving: float, cost: Callable[[float], float], window_s: int = 1
+        records: float, changes: float, units_of: Callable[[float], float], window_s: int = 1
     ) -> tuple[float, float]:
-        """Add a consumer's batches of one stream. Returns the number of batches, and of tallies that move in them."""
+        """Add a consumer's batches of one stream. Returns the number of batches, and of tallies that move in them.
+
+        `records`: without heartbeats. `changes`: of tallies, in these records. `units_of`: the write units of a batch
+        that moves so many tallies.
+        """
         beats_per_s = 1 / 60  # spread evenly, so each heartbeat has its own batch
         per_s = records / MONTH_S / shards + beats_per_s
-        # A window begins with a record, and ends before the first record of the next window. Full batches do not wait.
-        begun_per_s = max(beats_per_s, per_s / (1 + per_s * window_s), per_s / DELIVERY.batch_records)
-        batches = begun_per_s * MONTH_S * shards
-        tallies = distinct(moving / batches, month.ids)
-        used["write"] += batches * (1 - min(1.0, tallies) + cost(tallies))  # without tallies: only a checkpoint
+        # A batch begins with a record, and ends with its window, or when it is full.
+        batches_per_s = max(beats_per_s, per_s / (1 + per_s * window_s), per_s / DELIVERY.batch_records)
+        batches = batches_per_s * MONTH_S * shards
+        tallies = distinct(changes / batches, month.ids)
+        used["write"] += batches * (1 - min(1.0, tallies) + units_of(tallies))  # without tallies: only a checkpoint
         used["read"] += batches  # of the checkpoint
         _invoke(used, batches, 20)  # two requests
         _invoke(used, MONTH_S / DELIVERY.tumbling_window_s * shards, 2)
         return batches, batches * tallies
 
-    receipts, waiting = month.sum(lambda each: each.receipts), month.amounts.get("soon", 0)
-    _, updated = consume(waiting, waiting, rollup_units)
+    receipts, spilled = month.sum(lambda each: each.receipts), month.amounts.get("soon", 0)
+    _, rollup_writes = consume(spilled, spilled, rollup_units)
     consume(0, 0, rollup_units)  # the rollup gets only heartbeats of `counts`, because no child spills
-    for records, metered in ((receipts, "receipts"), (month.sum(lambda each: each.counts) + updated, "new_items")):
+    counts = month.sum(lambda each: each.counts) + rollup_writes
+    for records, metered in ((receipts, "receipts"), (counts, "new_items")):
         window_s = 1 if month.notifies else BOOKKEEPER.window_s
         batches, tallies = consume(records, records, booking_units, window_s)
         used["write"] += batches * minute_edge_units(tallies / batches, window_s * (1 - batches / (batches + records)))

@@ -12,7 +12,7 @@ from tally.contract.declarations import Declarations
 from . import ROOT, cost
 from .cost import BILLS, DEV, PAGE, PROD, M, Month, bill, million, prices, series_writes
 
-MILLIONS = {
+MILLIONS = {  # for each row of the page: a kind of cost.KINDS, and over how many ids the changes spread
     "in batches of 90": ("now, in batches", 10_000),
     "visible soon, of 10 ids": ("soon", 10),
     "likes": ("like", 10_000),
@@ -21,7 +21,7 @@ MILLIONS = {
     "holds, each committed at another amount": ("hold, other amount", 10_000),
     "reads of a number": ("read", 10_000),
 }
-GROUPS = {"HTTP API": "HTTP API", "SnapStart": "Lambda", "Logs": "CloudWatch", "Data out": "Data out"}
+GROUPS = {"HTTP API": "HTTP API", "SnapStart": "Lambda", "Logs": "CloudWatch", "Data out": "Data out"}  # by service
 VOLUMES, VOLUMES_IN_PARTS = (1, 10, 100, 300), (1, 300)  # million changes a month, of 10,000 ids
 STRANGERS = {
     "changes that show now, of 10,000 ids": ("now", 10_000),
@@ -68,7 +68,7 @@ def _volumes_table() -> str:
 
 
 def _parts_table() -> str:
-    """Returns the parts of the cost of a million changes that show now, for few and for many changes a month."""
+    """Returns the parts of the cost of a million changes that are visible now, for VOLUMES_IN_PARTS changes a month."""
     columns = []
     for millions in VOLUMES_IN_PARTS:
         month = Month({"now": millions * M})

@@ -1,4 +1,4 @@
-"""The ways to count one play: ways that teams write, each as its documentation shows it, and Tally's two ways."""
+"""The ways to count one play: four ways that teams write, as documentation shows them, and Tally's two ways."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tally.dynamo.client import Call
 from .clients import SETTINGS, Clients
 
 INVOCATION_S = 0.3
-"""The time limit of an invocation. After a crash, Powertools lets a retry count only when this time is over. It is
-short so that the bench is short."""
+"""The time limit of an invocation, short so that the bench is short. After a crash, Powertools lets a retry count only
+when this time is over."""
 MARKER_TTL_S = 24 * 3600
 SOON_PLAYS = replace(counters.PLAYS, visible="soon")
 
@@ -33,7 +33,7 @@ Play = Callable[[str], None]
 
 
 class Design(NamedTuple):
-    """A way to count. `writes`: the number of writes, one after the other. A process can crash between two writes."""
+    """A way to count. `writes`: how many writes a play makes in turn. The process can crash between two writes."""
 
     name: str
     writes: int

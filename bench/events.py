@@ -46,9 +46,9 @@ class _AcceptingBus:
 
 
 def measure(quick: bool) -> Rows:
-    """Returns the units of each record beyond a batch without thresholds, and the processor time to read a record."""
+    """Returns the units that thresholds add for each record of a batch, and the processor time to read a record."""
     records = 100
-    plain, with_threshold = _units(ONE_SHARD, VALUE_BELOW, records), replace(ONE_SHARD, notify=THRESHOLD)
+    without_thresholds, with_threshold = _units(ONE_SHARD, VALUE_BELOW, records), replace(ONE_SHARD, notify=THRESHOLD)
     sums = (
         _units(replace(SUM_OF_SHARDS, notify=THRESHOLD), VALUE_BEYOND, records),
         _units(SUM_OF_SHARDS, VALUE_BEYOND, records),
@@ -57,19 +57,19 @@ def measure(quick: bool) -> Rows:
     return {
         PLAIN: {"WCU": 0, "RCU": 0, "µs": _read_us(ONE_SHARD, VALUE_BELOW, repeats)},
         BELOW: {
-            **_extra(_units(with_threshold, VALUE_BELOW, records), plain, records),
+            **_added(_units(with_threshold, VALUE_BELOW, records), without_thresholds, records),
             "µs": _read_us(with_threshold, VALUE_BELOW, repeats),
         },
         CROSSING: {
-            **_extra(_units(with_threshold, VALUE_BEYOND, records), plain, records),
+            **_added(_units(with_threshold, VALUE_BEYOND, records), without_thresholds, records),
             "µs": _read_us(with_threshold, VALUE_BEYOND, repeats),
         },
-        SUM_CROSSING: _extra(*sums, records),
+        SUM_CROSSING: _added(*sums, records),
     }
 
 
-def _extra(units: Mapping[str, float], plain: Mapping[str, float], records: int) -> dict[str, float]:
-    return {name: (units[name] - plain[name]) / records for name in units}
+def _added(units: Mapping[str, float], without: Mapping[str, float], records: int) -> dict[str, float]:
+    return {name: (units[name] - without[name]) / records for name in units}
 
 
 def _record(counter: Counter, value: int, number: int = 0) -> Record:
@@ -95,7 +95,7 @@ def _units(counter: Counter, value: int, records: int) -> dict[str, float]:
             store.client.put_item(TableName=store.settings.counts_table, Item=record["dynamodb"]["NewImage"])
         handler = Handler(bookkeeper.CONSUMER, declared, store, DeadLetterBucket("bench"), Bus("bench", _AcceptingBus))
         meter = Meter(store.client)
-        with redirect_stdout(StringIO()):  # hides its metrics
+        with redirect_stdout(StringIO()):  # hides the metrics that the handler prints
             assert not handler(delivery.event(batch, SHARD, "bench-counts"), LambdaContext(60_000))["batchItemFailures"]
         return {"WCU": meter.write_units, "RCU": meter.read_units}
 

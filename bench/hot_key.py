@@ -54,9 +54,9 @@ from .clients import LOCAL, SETTINGS
 from .hot_table import PARTITION_WCU_PER_S, HotClient, HotTables, Hub
 
 SEED = 1995
-COLD_WCU, WARM_WCU = 4000, 10_000
+COLD_WCU, WARM_WCU = 4000, 10_000  # the write units a second of a new table, and of a table with a warm throughput
 HOT_ID = "hot"
-QUICK_CHANGES = 2000
+QUICK_CHANGES = 2000  # of each load in a quick run
 
 
 class Load(NamedTuple):
@@ -110,10 +110,10 @@ def _play(call: Call, number: int) -> dict[str, Any]:
 
 
 def _like(call: Call, number: int) -> dict[str, Any]:
-    return children.set_child(call, counters.LIKES, HOT_ID, call.caller or "", True)[0]
+    return children.set_child(call, counters.LIKES, HOT_ID, call.caller or "", puts=True)[0]
 
 
-_CHANGES: dict[str, Callable[[Call, int], dict[str, Any]]] = {"plays": _play, "likes": _like}
+_MAKE_CHANGE: dict[str, Callable[[Call, int], dict[str, Any]]] = {"plays": _play, "likes": _like}
 
 
 def simulate(load: Load, seed: int = SEED) -> dict[str, float]:
@@ -146,7 +146,7 @@ def simulate(load: Load, seed: int = SEED) -> dict[str, float]:
         deadline_s = started_s + CALL_TIME_DEFAULT_S
         call = _SeededCall(store, f"user-{number}", deadline_s, f"nonce-{number}", chance=chance)
         with suppress(RetryableError):
-            are_spilled.append(_CHANGES[load.counter.name](call, number).get("visible") == "soon")
+            are_spilled.append(_MAKE_CHANGE[load.counter.name](call, number).get("visible") == "soon")
         latencies_s.append(hub.now_s - started_s)
         free_environments.append(store)
 

@@ -22,14 +22,14 @@ from tally.settings import Settings
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-START_S = 1000.0  # clocks that start at 0 hide bugs
+START_S = 1000.0  # not 0, because with 0 a "never" and "at the start" could not be told apart
 PARTITION_WCU_PER_S, PARTITION_RCU_PER_S = 1000.0, 3000.0
 BURST_S = 1.0  # how long a partition keeps unused capacity; DynamoDB: up to 300 s, "best effort"
 NETWORK_S = 0.0015  # 0.75 ms for the request, 0.75 ms for the answer
 WRITE_MEDIAN_S, WRITE_P99_S = 0.004, 0.011  # a single write, or a cancelled transaction
-LOCK_S = (0.010, 0.030)  # how long a transaction locks its items
+LOCK_S = (0.010, 0.030)  # the shortest and the longest time for which a transaction locks its items
 PREPARE_WCU, COMMIT_WCU = 1.0, 1.0  # for each item of a transaction; every item is under 1 KB
-# The normal distribution has its 99th percentile 2.326 deviations above the median.
+# Of the logarithm of a write's time: the 99th percentile of a normal distribution is 2.326 deviations above the median.
 _SIGMA = math.log(WRITE_P99_S / WRITE_MEDIAN_S) / 2.326
 CONFLICT, THROTTLED = "TransactionConflict", "ThrottlingError"
 _ERRORS = {  # by code, for a request that is not a transaction
@@ -84,18 +84,18 @@ class UnitBucket:
 
     hub: Hub
     rate_per_s: float
-    left: float = field(init=False)
-    refilled_s: float = 0.0
+    units_left: float = field(init=False)
+    last_refill_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.left = self.rate_per_s * BURST_S
+        self.units_left = self.rate_per_s * BURST_S
 
     def has(self, units: float) -> bool:
         """Whether these units are available now."""
         now_s = self.hub.now_s
-        gained = (now_s - self.refilled_s) * self.rate_per_s
-        self.left, self.refilled_s = min(self.rate_per_s * BURST_S, self.left + gained), now_s
-        return self.left >= units
+        gained = (now_s - self.last_refill_s) * self.rate_per_s
+        self.units_left, self.last_refill_s = min(self.rate_per_s * BURST_S, self.units_left + gained), now_s
+        return self.units_left >= units
 
 
 class Partition:
@@ -112,7 +112,8 @@ class HotTables:
         self.hub, self.chance, self._settings = hub, chance, settings
         self.items: set[Key] = set()
         self.tally = self.spilled = self.conflicts = self.throttles = 0
-        """`tally`: the sum of the amounts added. `spilled`: the sum that the rollup would add."""
+        """`tally`: the sum of the amounts added. `spilled`: the sum that the rollup would add. `conflicts`,
+        `throttles`: how many requests failed so."""
         self.write_units = 0.0
         self._locked: set[Key] = set()
         self._partitions = {
@@ -126,7 +127,10 @@ class HotTables:
         return partitions[int(hashlib.sha256(key[1].encode()).hexdigest()[:8], 16) % len(partitions)]
 
     def write(self, entries: Sequence[tuple[str, Write]], *, single: bool = False) -> None:
-        """Commit writes, each with its kind (`Put`), in a transaction or `single`. Raises FailedRequestError."""
+        """Commit writes, each with its kind (`Put`), in a transaction. `single`: one write without a transaction.
+
+        If a write has a conflict, is throttled, or its condition fails, commits nothing and raises FailedRequestError.
+        """
         self.hub.sleep(NETWORK_S / 2)
         units = PREPARE_WCU if single else PREPARE_WCU + COMMIT_WCU
         keys = [_key_of(write) for _, write in entries]
@@ -134,10 +138,10 @@ class HotTables:
         self.conflicts += CONFLICT in codes
         self.throttles += THROTTLED in codes
         for key, code in zip(keys, codes, strict=True):
-            if code != THROTTLED:  # a throttled item pays nothing, another item of a failed request pays to prepare
+            if code != THROTTLED:  # a throttled item costs nothing; if the request fails, other items cost PREPARE_WCU
                 used = PREPARE_WCU if any(codes) else units
                 self.write_units += used
-                self.partition_of(key).writes.left -= used
+                self.partition_of(key).writes.units_left -= used
         if any(codes):
             self.hub.sleep(NETWORK_S / 2 + self._write_s())
             raise FailedRequestError(codes)
@@ -150,15 +154,12 @@ class HotTables:
         self.hub.sleep(NETWORK_S / 2 + (self._write_s() if single else 0))
 
     def read(self, keys: Sequence[Key], *, consistent: bool) -> list[Key]:
-        """Returns the keys of the items that exist.
-
-        Each item is below 4 KB. If throttled, raises FailedRequestError.
-        """
+        """Returns the keys of the items that exist, each below 4 KB. If throttled, raises FailedRequestError."""
         self.hub.sleep(NETWORK_S / 2)
         units, buckets = 1.0 if consistent else 0.5, [self.partition_of(key).reads for key in keys]
         throttled = not all(bucket.has(units) for bucket in buckets)
         for bucket in buckets:
-            bucket.left -= 0 if throttled else units
+            bucket.units_left -= 0 if throttled else units
         self.throttles += throttled
         self.hub.sleep(NETWORK_S / 2 + self._write_s())
         if throttled:
@@ -191,7 +192,7 @@ class FailedRequestError(Exception):
 
 
 class HotClient:
-    """The part of boto3's client that a hot change uses. `boto` sends nothing, and only has botocore's exceptions."""
+    """The part of boto3's client that a hot change uses. `boto`: a real client, which only gives the exceptions."""
 
     def __init__(self, tables: HotTables, boto: DynamoDBClient) -> None:
         self._tables = tables

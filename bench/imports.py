@@ -1,6 +1,6 @@
 """The CPU time to import a hot handler at a cold start, and to run the command `tally`, compared with boto3's import.
 
-Wall time includes the work of other programs: with wall time the ratio was 1.45 while others ran.
+CPU time does not include other programs, as wall time does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .clients import SETTINGS
 
 HOT_HANDLERS = ("increments_open", "children_open", "visits")
 HEAVY = ("pydantic", "pydantic_core", "aws_xray_sdk")
-"""Modules that the hot path must not import: 130 to 300 ms of cold start."""
+"""Modules that a hot handler must not import, because they add 130 to 300 ms to a cold start."""
 IMPORT_S_MAX = 60.0
 _TIMED_PROGRAM = """
 import time

@@ -66,7 +66,7 @@ class Meter:
 
 
 class Crasher:
-    """Crashes the play of the calling thread after one of its writes, if `arm` was called before."""
+    """Raises CrashError in a thread after one of its writes, if this thread has called `arm`."""
 
     def __init__(self, *clients: DynamoDBClient) -> None:
         self._armed = threading.local()
@@ -88,8 +88,8 @@ class Crasher:
 class WallClock:
     """A stopped clock: while it is entered, `time.time()` returns `now_s` in the whole process.
 
-    The clock of retries and deadlines is time.monotonic(), which goes on. So does the engine's clock, but the time in
-    its answers is ignored.
+    time.monotonic(), by which retries and deadlines go, does not stop. The engine's clock does not stop, too, but Tally
+    does not correct its clock by the engine's answers.
     """
 
     def __init__(self, now_s: float) -> None:

@@ -51,7 +51,7 @@ def _likes(post_count: int, like_count: int) -> float:
             records_of_posts = len(list(Stream(wire, "bench-counts").read_new()))
         for number in range(like_count):
             call, post_id = Call(clients.store, f"user-{number}"), f"post-{chance.randrange(post_count)}"
-            children.set_child(call, counters.LIKES, post_id, call.caller or "", True)
+            children.set_child(call, counters.LIKES, post_id, call.caller or "", puts=True)
         return track_units(clients, clock, records_of_posts)
 
 

@@ -25,7 +25,7 @@ from .instruments import Meter, Rows, WallClock
 
 PHASES = 6
 EDITS = 12  # in each phase
-DELIVERY_S = 2.0
+DELIVERY_S = 2.0  # from a write until its record reaches the consumers
 SWEEP_S = 60.0
 WARM_UP_S = 8 * SWEEP_S  # until the judge has caught up
 EDITING_S = 3 * SWEEP_S
@@ -46,7 +46,8 @@ def measure(quick: bool) -> Rows:
 
 
 def quiet_minute() -> float:
-    """Returns the write units of a minute without traffic: two heartbeats, four checkpoints, the JUDGE item twice."""
+    """Returns the write units of a minute without traffic, which writes two heartbeats, four checkpoints, and twice the
+    item of the judge."""
     with ExitStack() as stack:
         timeline = _Timeline(stack)
         for _ in range(10):  # until the judge has caught up
@@ -92,16 +93,17 @@ class _Timeline:
         self._shards = StreamShards(arns, lambda: streams_client(endpoint_url=self.clients.endpoint, **LOCAL))
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass. Records of the last writes are delivered after DELIVERY_S, if so much time passes."""
+        """Let time pass. If it is DELIVERY_S or longer, the records of earlier writes are delivered."""
         made_s, until_s = self.clock.now_s, self.clock.now_s + seconds
         while self.clock.now_s + DELIVERY_S <= until_s and self._deliver(made_s):
             made_s = self.clock.now_s
         self.clock.now_s = until_s
 
     def _deliver(self, made_s: float) -> bool:
-        """Deliver new records after DELIVERY_S. Returns whether there were new records."""
+        """Let DELIVERY_S pass, and deliver new records, made at `made_s`. Returns False if there are no new records."""
         new = {
-            table: [with_time(record, float(int(made_s))) for record in stream.read_new()]  # DynamoDB's whole seconds
+            # DynamoDB gives the time of a record in whole seconds.
+            table: [with_time(record, float(int(made_s))) for record in stream.read_new()]
             for table, stream in self._streams.items()
         }
         if not any(new.values()):

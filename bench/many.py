@@ -54,8 +54,8 @@ SENDERS: dict[str, Send] = {
 
 
 def measure(quick: bool) -> Rows:
-    """Returns the requests, the write units and the client's time of each way to send. The ways take turns, and the
-    time is the median of their runs."""
+    """Returns the requests, the write units and the client's time of each way to send. The ways take turns, and a time
+    is the median of a way's runs."""
     taken_s: dict[str, list[float]] = {way: [] for way in SENDERS}
     rows: Rows = {}
     with fresh_engine() as endpoint:

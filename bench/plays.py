@@ -18,16 +18,16 @@ from .consumers import deliver_streams
 from .designs import BARE_TRANSACTION, DESIGNS, NOW, POWERTOOLS, SOON, Design, Play
 from .instruments import Crasher, CrashError, Meter, Rows
 
-ROUND_PLAYS = 5  # of each design in turn, so that other programs slow all designs down
+ROUND_PLAYS = 5  # plays of each design before the next design's turn, so that other programs slow all designs equally
 WARM_UP_ROUNDS = 4  # these rounds make connections, caches and Powertools' layers
-METERED_PLAYS = 20
+METERED_PLAYS = 20  # of each design, for the mean round trips and units of a play
 THREADS = 8
 SEED = 1995
 ANSWERS_LOST_SHARE = 0.02
 CRASHES_SHARE = 0.01
-CALLER_ATTEMPTS_MAX = 40  # 2 s with the pauses, which is several times designs.INVOCATION_S
+CALLER_ATTEMPTS_MAX = 40  # for 2 s. After a crash, Powertools refuses retries for INVOCATION_S, 0.3 s
 CALLER_PAUSE_S = 0.05
-_IN_COUNTING_WRITES = (counters.PLAYS.attribute.encode(), b'"rollup"')
+_IN_COUNTING_WRITES = (counters.PLAYS.attribute.encode(), b'"rollup"')  # a counting write contains one of the two
 
 
 def measure(quick: bool) -> Rows:
@@ -108,7 +108,7 @@ class FaultSchedule:
 
 
 def _count_with_faults(design: Design, schedule: FaultSchedule) -> dict[str, float]:
-    """Count the plays from THREADS threads, on a fresh engine, with the faults of the schedule."""
+    """Counts the plays from THREADS threads, on a fresh engine with the schedule's faults. Returns the error."""
     counting_writes = 0
 
     def lose_answers(operation: str, body: bytes, number: int) -> Fault | None:

@@ -27,11 +27,11 @@ HOUR = 495_000  # since 1970
 FIRST_MINUTE = 60 * HOUR
 SWEEP_S = 55.0  # SCHEDULED_TIMEOUT_S, tally/contract/deployment.py
 SWEEPS = 60  # in an hour
-ACTIVE = "an hour in which every tally moves, on one core"
+ACTIVE = "an hour in which every tally moves, on one core"  # the row's name
 
 
 def measure(quick: bool) -> Rows:
-    """Sums up an hour with its three parts. `tallies an hour`: how many tallies the sweeps of an hour can sum up."""
+    """Sums up an hour in its three parts. `tallies an hour`: how many tallies the sweeps of an hour can sum up."""
     tallies, chance = 2_000 if quick else 20_000, random.Random(SEED)
     ids = [str(UUID(int=chance.getrandbits(128))) for _ in range(tallies)]
     entries = [segments.JournalEntry("plays", id_, "", 1, 1) for id_ in ids]

@@ -26,7 +26,7 @@ RECORDS_ALONE, RECORDS_DURING_SCAN, SCANNED_ITEMS = (
     "200 records of 10 groups, while a scan is open",
     "480 items of 10 groups, scanned",
 )
-SHOP, GROUPS = "bench-own", 10
+SHOP, GROUPS = "bench-own", 10  # the team's table, and how many customers have its orders
 ORDERS = Counter(
     "orders", prefix="ORDERS", sort_key="OPEN", attribute="open", items=Items("shop", partition_prefix="CUSTOMER#")
 )
@@ -72,7 +72,7 @@ def measure(quick: bool) -> Rows:
             return {"WCU": meter.write_units / items, "RCU": meter.read_units / items}
 
         _put_items(store.client, 0, 480)
-        deliver(480)  # before a scan, no item counts
+        deliver(480)  # before a scan, the consumer counts no items
         recount = _scan(store)
         meter.reset()
         for _ in recount.run_steps():

@@ -93,7 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _print_outcome(outcome: ReplayOutcome, port: int, started: bool) -> None:
-    """Print the outcome and the console's address. `started`: the demo's own server, which runs on if in a terminal."""
+    """Print the outcome and the console's address. `started`: whether the demo started the server. In a terminal, wait
+    until Ctrl-C, because a server of the demo ends with the demo."""
     print(*report(outcome), sep="\n")
     for complaint in complaints(outcome):
         print(f"tally: {complaint}", file=sys.stderr)

@@ -22,7 +22,7 @@ COUNTS_S_MAX = 60.0  # reads show a visit within seconds, or later if the machin
 COUNTS_POLL_S = 0.1
 PAGES = 10  # the most visited pages, whose series and values in the top list are compared
 SERIES_POLL_S = 1.0
-SERIES_WAIT_MINUTES_MAX = 90  # minutes of the ledger. If no consumer is behind, 29 do: nine to judge, 20 to sum up
+SERIES_WAIT_MINUTES_MAX = 90  # minutes of the ledger. If no consumer lags, 29 are enough: 9 to judge, 20 to sum up
 NAME_CHARACTERS_MAX = 100  # of the log's name in a key; Tally allows keys of 255 characters
 _BAR = "{l_bar}{bar}| {elapsed}"
 _NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9]+")
@@ -62,6 +62,7 @@ class ReplayOutcome:
     counted: dict[str, int]
     sent: RequestsSent
     took_s: float
+    """Seconds from the first visit to the last answer."""
     counts_right_after_s: float | None
     """Seconds from the last visit until every page had its count. None: more than COUNTS_S_MAX."""
     drifts: list[DriftingTally]

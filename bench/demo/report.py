@@ -80,8 +80,8 @@ def _series_lines(compared: Comparison | None) -> Iterator[str]:
 
 
 def _fact_lines(*facts: tuple[str, int, str]) -> Iterator[str]:
-    for name, number, rest in facts:
-        yield f"{name:10}{number:7,}  {rest}"
+    for name, number, explanation in facts:
+        yield f"{name:10}{number:7,}  {explanation}"
 
 
 def _path(page: str) -> str:

@@ -1,4 +1,4 @@
-"""Many visitors of a Tally server at once. Some visitors send a visit twice, and some get no answer.
+"""Many visitors of a Tally server at once. Some visitors send a visit twice, and some visitors get no answer.
 
 When the server is busy or gives no answer, a visitor retries with the same key, a bounded number of times.
 """
@@ -20,17 +20,16 @@ from tally.dev.base.errors import LocalError
 TWICE_EVERY = 10
 """Every tenth visit is sent twice, at the same moment."""
 LOST_EVERY, LOST_AT = 20, 5
-"""Every twentieth visit loses its answer and is sent again. No such visit is also sent twice."""
-BROWSER = "Mozilla/5.0 (X11; Linux x86_64) tally-demo"  # as a browser, because Tally counts visits of programs apart
+"""The answer of the 5th, 25th, 45th … visit is lost, and the visitor sends this visit again."""
+BROWSER = "Mozilla/5.0 (X11; Linux x86_64) tally-demo"  # a browser's, because another counter counts programs' visits
 REQUEST_S_MAX = 30.0  # API Gateway's limit
 ATTEMPTS_MAX = 30  # of one request, which take half a minute or more
-UNANSWERED_MAX = 5  # after so many attempts without an answer, the server has ended
-PAUSE_FIRST_S = 0.1
-PAUSE_MAX_S = 2.0
+UNANSWERED_MAX = 5  # after so many attempts without an answer, the demo takes the server for ended
+PAUSE_FIRST_S, PAUSE_MAX_S = 0.1, 2.0  # before the second attempt, and before any attempt
 _RETRYABLE = frozenset({429, 500, 502, 503, 504})
 
 Progress = Callable[[int], object]
-"""Takes the number of steps since the last call."""
+"""Is called with the number of visits or reads that ended since the last call."""
 _Job = TypeVar("_Job")
 
 
@@ -44,11 +43,12 @@ class DriftingTally(NamedTuple):
 
 @dataclass
 class RequestsSent:
-    """The number of requests of each kind."""
+    """How many visits were sent, and how."""
 
     requests: int = 0
-    """Every attempt."""
+    """Every attempt to send a visit."""
     replays: int = 0
+    """Answers that repeated the answer to an earlier request."""
     sent_twice: int = 0
     answers_lost: int = 0
     """Visits that Tally counted, and whose visitors got no answer."""
@@ -92,7 +92,7 @@ class Server:
         return int((await self._request_with_retries("GET", "/visits", params={"url": page}))["value"])
 
     async def read_series(self, page: str) -> tuple[int, float]:
-        """Returns the sum of a page's hours in the last month, and the time up to which it is complete (0: never)."""
+        """Returns the sum of a page's days in the last month, and the time up to which it is complete (0: never)."""
         body = await self._request_with_retries("GET", "/series", params={"of": f"visits:{page}", "by": "day"})
         return sum(point["value"] for point in body["series"]), float(body["as_of"] or 0)
 

@@ -1,4 +1,4 @@
-"""A web server's log: its visits, and the number of them for each page."""
+"""A web server's log: its visits, and the number of visits of each page."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Visit:
 
 @dataclass(frozen=True)
 class Weblog:
-    """The visits of a log, and the number of lines that are not a request for a page."""
+    """The log in a file: the file's name, the visits, and the number of lines that are not a request for a page."""
 
     name: str
     visits: tuple[Visit, ...]

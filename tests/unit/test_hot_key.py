@@ -53,7 +53,7 @@ def run(hub: Hub, calls: int, call: Callable[[], Any]) -> list[Any]:
 def exhaust(hub: Hub, tables: HotTables, rate_per_s: float = 0.0) -> None:
     """Use up the write capacity of counts, one partition. `rate_per_s`: the write units that it regains in a second."""
     writes = tables.partition_of((TABLE, "VID#hot", "")).writes
-    writes.rate_per_s, writes.left, writes.refilled_s = rate_per_s, 0.0, hub.now_s
+    writes.rate_per_s, writes.units_left, writes.last_refill_s = rate_per_s, 0.0, hub.now_s
 
 
 @pytest.mark.parametrize("counter", [counters.LIKES, *in_long([counters.PLAYS])])

@@ -16,16 +16,16 @@ AMOUNT_MAX = THRESHOLD_MAX  # of a change, a start and a limit; a tally itself m
 MAX_SHARDS_DEFAULT = 16  # more would not help: then the partition of all shards is the limit (docs/how-it-works.md)
 MAX_SHARDS_AUTOMATIC = 0  # __post_init__ replaces it by 1 for a conditional counter, else by MAX_SHARDS_DEFAULT
 RECEIPT_DAYS_MAX = 365
-RECORD_WRITES_MAX = 98  # for one record of a team's table: a transaction takes 100, with a checkpoint and a spare one
+RECORD_WRITES_MAX = 98  # for one record of a team's table. Of a transaction's 100, one is the checkpoint, one is spare
 # For one record and counter: the numbers of the old and new group, and a marker. With a watch, also how many groups
-# have a team number, and an entry in a list.
+# have a team number, and an entry in the list of groups to compare.
 ITEM_WRITES, WATCHED_WRITES = 3, 5
 COUNTERS_PER_TABLE_MAX, WATCHED_MAX = RECORD_WRITES_MAX // ITEM_WRITES, RECORD_WRITES_MAX // WATCHED_WRITES
 MAX_SHARDS_LIMIT = 256  # a read of 256 shards is one Query page, at 32 read units
 PARENT_SHARDS_MAX = 64  # of a counter with children: one transaction, of up to 100 writes, removes all shards
 USER_CHILD_PART = "USER"  # the last part of `child` if each child is a user: `LIKE#USER#`
 PERIODS = ("minute", "hour", "day", "week", "month", "year")
-LOCAL_PERIODS = PERIODS[2:]  # only these may count visitors, or have a timezone: a local hour may come twice
+LOCAL_PERIODS = PERIODS[2:]  # only these may count visitors, or have a timezone, in which an hour may come twice
 KEEP_PERIODS_MAX = 5000  # in 5,000 years, a year still has four digits
 _SHARD_NUMBER_DIGITS_MAX = 3  # the last shard is 255
 NOW, SOON = "now", "soon"
@@ -42,7 +42,7 @@ NAME_PATTERN = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _PATTERNS = {
     "name": NAME_PATTERN,
     "prefix": re.compile(r"[A-Z][A-Z0-9]{0,15}"),
-    "sort_key": re.compile(r"[A-Z][A-Z0-9.]{0,31}(#[A-Z][A-Z0-9.]{0,31})*"),  # `#1` ends a shard's key
+    "sort_key": re.compile(r"[A-Z][A-Z0-9.]{0,31}(#[A-Z][A-Z0-9.]{0,31})*"),  # not `#1`, which ends a shard's key
     "attribute": re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}"),
     "child": re.compile(r"([A-Z][A-Z0-9.]{0,31}#)+"),
     "path": re.compile(r"(/[a-z0-9-]+)*/\{id\}(/[a-z0-9-]+)*"),
@@ -127,7 +127,7 @@ class Counter:
     notify: Notify | None = None
     """The thresholds whose crossing is an event."""
     parent_required: ClassVar[bool] = False
-    """Whether a child is refused if its parent has no item with the counter's sort key. Only likes need such a post."""
+    """Whether a child is refused if its parent has no item with the counter's sort key, as a like without its post."""
 
     def __post_init__(self) -> None:
         for field, pattern in _PATTERNS.items():
@@ -290,7 +290,7 @@ class Counter:
 
     def _least_and_greatest(self) -> tuple[int | None, int | None]:
         """Returns the least and the greatest number that a tally can have; None: there is no bound. A sum of shards and
-        a number of children count up from 0. With a `delta`, changes go only up or only down from the start, unless
+        a number of children go up from 0. With a `delta`, changes go only up or only down from the start, unless
         callers set the number. Callers can set a numbered counter only in the direction of its `delta`, by any step."""
         if not self.has_version or (self.counts != CHANGES and self.delta is None):
             return 0, None
@@ -331,12 +331,12 @@ class Counter:
 
     @cached_property
     def may_spill(self) -> bool:
-        """Whether a change of a hot tally may spill: it has no version, which the next change would need."""
+        """Whether a change of a hot tally may spill: not with versions, because the next change needs the version."""
         return not self.is_rolled_up and not self.has_version
 
     @cached_property
     def may_roll_up(self) -> bool:
-        """Whether the rollup may add changes to its tallies. It never adds to a tally with a version, or of items."""
+        """Whether the rollup may add changes to its tallies. It never adds to a tally of items or with a version."""
         return not self.has_version and self.items is None
 
     @cached_property
@@ -359,7 +359,7 @@ class Counter:
     @cached_property
     def may_settle_holds(self) -> bool:
         """Whether it may have holds to settle: it takes holds, or may have taken holds under an earlier declaration.
-        A deploy refuses a declaration that changes from one shard to many (streams/fingerprints.py)."""
+        With many shards it has no holds: a deploy refuses a change from one shard to many (streams/fingerprints.py)."""
         return self.has_version and self.child is None and not self.numbered
 
     @property
@@ -384,7 +384,7 @@ class Counter:
 
     @cached_property
     def counts_children(self) -> bool:
-        """Whether it counts items that callers put and remove by `…/children/{child}`."""
+        """Whether it counts children, which callers put and delete one by one."""
         return self.counts == CHILDREN
 
     @cached_property
@@ -404,8 +404,8 @@ class Counter:
 
     @cached_property
     def items_digest(self) -> str:
-        """A digest of what a counter of items counts, and where. If the digest differs, a stored number is of another
-        declaration."""
+        """A digest of what a counter of items counts, and where. If a scan stored another digest, its numbers
+        are of another declaration."""
         assert self.items is not None
         return short_digest(self.prefix, self.sort_key, self.attribute, self.items.fingerprint_fields)
 
@@ -420,7 +420,7 @@ class Counter:
 
     @cached_property
     def child_range(self) -> tuple[str, str]:
-        """The start of the sort keys of its children, and the first text after them. Raises ConfigurationError."""
+        """The start of its children's sort keys, and the first text after it. Without `child` raises an error."""
         if self.child is None:
             raise self._error("child", "is needed for its items")
         return self.child, f"{self.child[:-1]}{chr(ord(self.child[-1]) + 1)}"
@@ -470,7 +470,7 @@ def Watched(
         raise ConfigurationError(f"counter {name!r}: items is {items!r}, but must be Items(…), and the name a text")
     if items.table != table:
         raise ConfigurationError(f"counter {name!r}: table is {table!r}, but its items are in {items.table!r}")
-    prefix = re.sub("[^A-Z0-9]", "", f"W{name.upper()}")[:16]  # may be another counter's, too
+    prefix = re.sub("[^A-Z0-9]", "", f"W{name.upper()}")[:16]  # another counter may have it, but not this sort key
     return Counter(
         name, prefix=prefix, sort_key=f"ITEMS.{short_digest(name).upper()}", attribute="items", read=read, max_shards=1,
         items=replace(items, watch=Watch(attribute, at, within_s, same_transaction)),
@@ -480,7 +480,7 @@ def Watched(
 def declared(counters: Iterable[Counter]) -> dict[str, Counter]:
     """Returns the counters by name.
 
-    Raises ConfigurationError if two counters have one name or path, or would share an item. Also if the counters of a
+    Raises ConfigurationError if two counters have one name or path, or would share an item, or if the counters of a
     team's table do not agree about its heartbeats, or need more writes for a record than a transaction takes.
     """
     by_name: dict[str, Counter] = {}

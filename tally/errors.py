@@ -108,7 +108,7 @@ class ForbiddenError(CallerError):
 
 
 class NotFoundError(CallerError):
-    """There is no such post, counter, hold or receipt, or it is older than Tally keeps it."""
+    """There is no such post, counter, hold or receipt, or Tally no longer keeps it."""
 
     slug, status, title = "not-found", 404, "Not found"
 
@@ -162,7 +162,7 @@ class WriteRefusedError(CallerError):
 
 
 class NotCountedError(CallerError):
-    """Your own items are not scanned, or have to be scanned again."""
+    """No scan has counted your own items, or they need a new scan."""
 
     slug, status, title = "not-counted", 409, "The items are not counted yet"
 
@@ -315,7 +315,7 @@ def from_botocore(error: ClientError | BotoCoreError) -> TallyError:
 def problem_document(error: TallyError, *, request_id: str | None = None) -> dict[str, Any]:
     """Returns the RFC 9457 problem document of an error. If a retry may succeed, its detail ends with SEND_AGAIN."""
     detail = error.detail if error.status != 500 else "Tally failed and logged the error."
-    if isinstance(error, RetryableError) and not detail.endswith(SEND_AGAIN):  # the client's ends so
+    if isinstance(error, RetryableError) and not detail.endswith(SEND_AGAIN):  # an error of tally.client has it
         detail = f"{detail} {SEND_AGAIN}"
     document: dict[str, Any] = {
         "type": PROBLEM_TYPE_PREFIX + error.slug,

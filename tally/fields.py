@@ -21,14 +21,14 @@ from .settings import ANY_HOST
 
 ID_CHARACTERS_MAX = 256  # the path of a post in WordPress fits: a date, and a slug of up to 200 percent-encoded bytes
 KEY_CHARACTERS_MAX = 255
-ANONYMOUS_KEY_CHARACTERS_MIN = 22  # 22 base64 characters carry 128 bits: nobody can guess the key of another browser
+ANONYMOUS_KEY_CHARACTERS_MIN = 22  # 22 base64 characters carry 128 bits, so nobody can guess the key of another browser
 PAGE_BYTES_MAX = 1024  # of a canonical URL
 RAW_PAGE_BYTES_MAX = 8192  # of a URL as it is sent: the parameters of advertisements have 1,000 bytes and more
 TALLY_BYTES_MAX = 33 + RAW_PAGE_BYTES_MAX  # a counter, `:`, and an id or a page
 USER_BYTES_MAX = 512  # percent-encoded
 TEXT_BYTES_MAX = 10_240  # of a post
 CHANGES_MAX = 1000  # of one batch
-TALLIES_MAX = 90  # of one batch: a transaction takes 100 writes, and the rollup adds a checkpoint and markers
+TALLIES_MAX = 90  # of one batch: a transaction takes 100 writes, and the rollup also writes a checkpoint and markers
 # Browsers send 100 to 250 characters. A longer text is cut and not left out, because a visit without it is a crawler's.
 USER_AGENT_CHARACTERS_MAX = 512
 ADDRESS_CHARACTERS_MAX = 64  # the longest IPv6 address has 45
@@ -39,7 +39,7 @@ TOP_SIZE_MAX = 100
 TIME_S_MAX = 10**11 - 1  # the eleven digits that TIME_PATTERN takes
 CURSOR_CHARACTERS_MAX = 683  # USER_BYTES_MAX bytes in base64
 # The OpenAPI document uses these patterns, too, so they must mean the same in Python and in ECMA 262.
-# A key: visible ASCII without a comma, which joins repeated headers. A quotation mark at its start would quote it.
+# A key: visible ASCII without a comma, which joins repeated headers. A quotation mark would begin a quoted string.
 KEY_PATTERN = re.compile(r"[!#-+\--~][!-+\--~]*")
 _QUOTED_USER = re.compile(rf"[A-Za-z0-9._~%-]{{1,{USER_BYTES_MAX}}}")
 HOLD_PATTERN = re.compile(r"[0-9]{10}-[A-Za-z0-9_-]{16}")
@@ -127,8 +127,7 @@ def user(value: object, field: str) -> str:
 
 
 def child(value: object, field: str) -> str:
-    """Returns the name of a child, percent-encoded like a user's name, and not `.` or `..`, which HTTP clients remove
-    from a path."""
+    """Returns the name of a child, percent-encoded like a user's name. The name is not `.` or `..`."""
     if value in (".", ".."):
         raise InvalidInputError(f"{field} must not be a dot or two.", field=field)
     return user(value, field)
@@ -280,7 +279,7 @@ def refusal_of_listing(counter: Counter) -> ForbiddenError | None:
 
 
 def split_tally(value: object, field: str) -> tuple[str, str]:
-    """Returns the counter and the id in `counter:id`. The callers check both, because they raise different errors."""
+    """Returns the counter and the id in `counter:id`, unchecked, because each operation raises errors of its own."""
     name, _, id_ = string(value, field, TALLY_BYTES_MAX).partition(":")
     return name, id_
 

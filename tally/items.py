@@ -32,7 +32,7 @@ UNREADABLE_GROUP = f"{RESERVED_GROUP_PREFIX}unreadable"
 HEARTBEAT_PREFIX = "HEARTBEAT#"
 WITHIN_MAX_S = 3600
 GROUP_CHARACTERS_MAX = 128  # of the text in the item, before `encode_id`
-GROUP_ID_CHARACTERS_MAX = 12 * GROUP_CHARACTERS_MAX  # a character has up to 4 bytes; `encode_id` writes 3 for each
+GROUP_ID_CHARACTERS_MAX = 12 * GROUP_CHARACTERS_MAX  # a character has up to 4 bytes, each 3 characters in an id
 _TABLE_PATTERN = re.compile(r"[A-Za-z0-9_.-]{1,255}")  # what DynamoDB allows; the name becomes part of a key
 _RESERVED_TABLES = frozenset({"counts", "receipts", "ledger"})
 
@@ -244,7 +244,7 @@ class Items:
         return key != "" and key.startswith(self.partition_prefix) and not is_heartbeat
 
     def partition_key_of(self, group: str) -> str:
-        """Returns the partition key that all items of a group share. Only if the partition key says the group."""
+        """Returns the partition key that all items of a group share. Call it only without `group_by`."""
         assert self.group_by is None, "an attribute says the group, so its items may have many partition keys"
         return self.partition_prefix + unquote(group.replace("~", "%"))
 

@@ -68,7 +68,7 @@ class Transactions:
     """Commits changes of counters together with a team's own writes. Make one object for all threads, at cold start."""
 
     def __init__(self, store: Store, counters: Mapping[str, Counter], caller: str) -> None:
-        """`counters`: those that it may change, by name. `caller`: the owner of the keys, such as a service's name."""
+        """`counters`: what commits may change, by name. `caller`: the owner of the keys, such as a service's name."""
         self._store, self._counters, self._caller = store, counters, fields.user(caller, "caller")
 
     @classmethod

@@ -72,7 +72,7 @@ class Tally(Methods):
     functions: Mapping[str, str]
     """The name or ARN of each Lambda function that you use, by Tally's name for it (FUNCTIONS)."""
     caller: str | None = None
-    """The default caller: a service's name, or a user's `sub`."""
+    """The caller of requests that name no caller: a service's name, or a user's `sub`."""
     deadline_s: float = DEADLINE_DEFAULT_S
     """The time for one call or one batch, with all its retries. One attempt takes at most a third of the deadline."""
     lambda_client: Any = field(default=None, compare=False)
@@ -275,7 +275,7 @@ def _batch_event(entries: Mapping[int, _Entry[Any]], more_members: bytes = b"") 
 
 
 def _reply(answer: Any) -> Reply:
-    """Returns the reply in a function's answer. If the answer is a problem document, raises the TallyError of it."""
+    """Returns the reply in a function's answer. If the answer is a problem document, raises its TallyError."""
     if not isinstance(answer, dict) or not {"status", "replayed", "body"} <= answer.keys():
         raise ConfigurationError(_FOREIGN_ANSWER)
     if answer["status"] >= 400:
@@ -305,7 +305,7 @@ def error_of(problem: Mapping[str, Any]) -> TallyError:
 
 
 def _crash_error(document: Mapping[str, Any]) -> TallyError:
-    """Returns the error of a failed invocation. The function raised a TallyError, so that Lambda retries, or failed."""
+    """Returns the error of a failed invocation. The function crashed, or raised a TallyError so that Lambda retries."""
     name, message = str(document.get("errorType", "")), str(document.get("errorMessage", ""))
     if name in _CLASSES_BY_NAME:
         return _CLASSES_BY_NAME[name](message)

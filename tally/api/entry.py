@@ -44,7 +44,7 @@ Outcome = Answer[Any] | TallyError
 
 
 class UncheckedRequest(NamedTuple):
-    """One request, read but not checked. `caller` and `raw`, its fields by name, are as the event has them."""
+    """One request, read but not checked. `caller`, and `raw` (the fields by name), are as the event has them."""
 
     operation: Operation
     needs_caller: bool
@@ -77,7 +77,7 @@ class RequestHandler:
         self.store = store or Store(dynamodb_client(), Settings.from_environment())
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
-        """Answers one invocation. For a direct event, and a batch that asks for it, raises Tally's own failures."""
+        """Answers one invocation. For a direct event, and a batch with `on_failure`, raises Tally's own failures."""
         deadline_s = self.store.clock() + context.get_remaining_time_in_millis() / 1000 - ANSWER_RESERVE_S
         request_id = getattr(context, "aws_request_id", "") or "local"
         logger.refresh_sample_rate_calculation()  # decides whether this invocation logs its successes
@@ -118,7 +118,7 @@ class RequestHandler:
         return texts.response(body, event.get("headers", {}))
 
     def _answer_batch(self, event: Mapping[str, Any], deadline_s: float, request_id: str) -> dict[str, Any]:
-        """Answers each entry by itself, in order. Once less time is left than the slowest entry took, entries get 503.
+        """Answers each entry by itself, in order. If less time is left than the slowest entry took, an entry gets 503.
 
         With `"on_failure": "raise"`, raises the first error that is not the caller's, after all entries were tried.
         """
@@ -162,7 +162,7 @@ class RequestHandler:
         counter_name = raw.get("counter")
         counter = self.counters.get(counter_name) if isinstance(counter_name, str) else None
         access = operation.access if counter is None else operation.access_of(counter)
-        # An event need not name its caller if anyone may use the operation, or if it reads with a scope.
+        # An event need not name its caller if anyone may use the operation, or if the operation reads with a scope.
         needs_caller = access is not Access.ANYONE and (operation.writes or operation.access is Access.SIGNED_IN)
         used_before = STORE_METER.attempts, STORE_METER.elapsed_s
         return UncheckedRequest(operation, needs_caller, event.get("caller"), raw, time.monotonic(), used_before)

@@ -111,7 +111,7 @@ def to_change_child(counters: Iterable[Counter]) -> Needs:
 
 
 def to_read_tallies(counters: Iterable[Counter]) -> Needs:
-    """Returns the needs to read tallies: one BatchGetItem for all tallies of one item, a Query for each other tally."""
+    """Returns the needs to read tallies: one BatchGetItem for tallies of one item each, else a Query for each tally."""
     readable = list(counters)
     single = [counter for counter in readable if counter.has_version]
     spread = [counter for counter in readable if not counter.has_version]

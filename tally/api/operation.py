@@ -36,7 +36,7 @@ from .needs import NOTHING, Needs
 from .texts import Text
 
 STRANGERS_SUFFIX = "_open"
-"""The end of the name of a module's second function, which serves strangers (see `routes_by_function`)."""
+"""The end of the name of a module's function for strangers: callers without a scope (see `routes_by_function`)."""
 
 T = TypeVar("T")
 
@@ -88,7 +88,7 @@ class Answer(NamedTuple, Generic[T]):
 
 @dataclass(frozen=True, eq=False)
 class Field:
-    """One input of an operation, by the name of its argument."""
+    """One input of an operation: a keyword argument of its function."""
 
     argument: str
     name: str
@@ -112,13 +112,13 @@ class OperationFacts:
     audience_field: str = ""
     """`changes`, `read` or `lists`: the counter's field that may allow more callers than `access`. Empty: no field."""
     throttle_if_opened: Throttle | None = None
-    """The throttle of a route for one counter that is open to more callers than `access` says. None: `throttle`."""
+    """The throttle of a counter's own route, which more callers may use than `access` says. None: `throttle`."""
     short_route: str = ""
     """The template of a counter's short route, such as `POST {path}`. Empty: no counter has such a route."""
     has_short_route: Callable[[Counter], bool] = lambda _: True
     """Whether a counter with a `path` has the short route of this operation."""
     raises: Sequence[type[TallyError]] = ()
-    """The errors besides those that any operation may raise."""
+    """The errors that only some operations raise. Every operation may raise further errors."""
     refusal_for: Callable[[Counter], CallerError | None] = lambda _: None
     """Returns why the operation does not work on this counter; None if it works."""
     serves_only: Sequence[Counter] = ()
@@ -356,8 +356,8 @@ def operations_of(module: ModuleType) -> list[Operation]:
 
 
 def routes_by_function(operations: Iterable[Operation], counters: Mapping[str, Counter]) -> dict[str, list[Route]]:
-    """Returns the routes of each Lambda function, by the function's name. If strangers may change some counters of a
-    module that changes numbers, the module has a second function, whose role lets it change only those counters."""
+    """Returns the routes of each Lambda function, by the function's name. If strangers and services may change numbers
+    by one module, it has a second function for strangers, whose role allows changes of the strangers' counters only."""
     routes = [route for operation in operations for route in operation.routes(counters)]
     of_services = [route.operation for route in routes if route.access is Access.WRITE]
     modules_of_services = {operation.module for operation in of_services if operation.changes_numbers}
@@ -373,14 +373,14 @@ def operations_of_function(
     name: str, routes: Iterable[Route], operations: Iterable[Operation], counters: Mapping[str, Counter]
 ) -> list[Operation]:
     """Returns the operations that direct events to a function may name. If the function serves strangers, these are
-    the operations of its routes; else all operations of its file that the declared counters have."""
+    the operations of its routes; else all operations of its file that have a route."""
     if name.endswith(STRANGERS_SUFFIX):
         return list(dict.fromkeys(route.operation for route in routes))
     return [operation for operation in operations if operation.module == name and operation.routes(counters)]
 
 
 def counters_of_function(name: str, routes: Iterable[Route], counters: Mapping[str, Counter]) -> list[Counter]:
-    """Returns the counters that a function may touch: all, or those that strangers may use if it serves strangers."""
+    """Returns the counters that a function may touch: if it serves strangers, the counters for strangers, else all."""
     if not name.endswith(STRANGERS_SUFFIX):
         return list(counters.values())
     served = {counter.name: counter for route in routes for counter in route.served_counters(counters)}

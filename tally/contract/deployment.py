@@ -1,4 +1,4 @@
-"""What a deployment has besides code: tables, variables and timeouts of functions, mappings, CORS, the access log.
+"""What a deployment has besides code: tables, variables of functions, event source mappings, CORS, the access log.
 
 tally/cdk uses these facts for AWS, and tally/dev for `make dev`. What only AWS has, such as roles and alarms, is in
 tally/cdk.
@@ -69,7 +69,7 @@ class Delivery(NamedTuple):
     tumbling_window_s: int = 15 * 60
     bisects: bool = True  # if a batch fails, Lambda sends each half by itself
     reports_failures: bool = True  # the consumer names the record from which Lambda sends again
-    parallel: int = 1  # two invocations would share the checkpoint of one stream shard
+    parallel: int = 1  # of two invocations for one stream shard, one would fail at the shared checkpoint
     # Lambda never gives up a record: the consumer keeps each record that fails as a dead letter.
     retries: int = UNLIMITED
     age_s: int = UNLIMITED
@@ -156,7 +156,7 @@ def transact_variable(counters: Iterable[Counter], stack: Surroundings) -> dict[
 
 
 def serving_variables(routes: Sequence[Route], stack: Surroundings) -> dict[str, str]:
-    """Returns further variables of a function for callers. The hosts may be many, so few functions get them."""
+    """Returns further variables of a function for callers. The hosts, of up to 3,200 bytes, go to few functions."""
     uses_hosts = any(route.operation.uses_page_hosts for route in routes)
     uses_address = Table.SALTS in stack.tables and any(route.operation.uses_client_address for route in routes)
     return {

@@ -112,7 +112,7 @@ def _path_patterns(routes: Iterable[Route]) -> list[str]:
 
 
 def _origin_cache_policy(scope: Construct) -> cloudfront.CachePolicy:
-    """Returns the policy that keeps an answer as long as its Cache-Control says. An answer without it is not kept.
+    """Returns the policy that keeps an answer as long as its Cache-Control says, and no answer without Cache-Control.
 
     The cache key has all that an answer depends on: path, query, encoding, token, a browser's secret, and the page's
     origin, which API Gateway answers with CORS headers. So no caller gets the answer to another caller.
@@ -206,7 +206,7 @@ def _rule(
 
 
 def _body_size_statement(routes: Sequence[Route]) -> waf.CfnWebACL.StatementProperty:
-    """Returns a statement that matches long bodies, except on paths that take long bodies. Those paths need a token."""
+    """Returns a statement that matches long bodies, except on paths that take long bodies from callers with a token."""
     field = waf.CfnWebACL.FieldToMatchProperty
     untransformed = [waf.CfnWebACL.TextTransformationProperty(priority=0, type="NONE")]
     exempt_paths = sorted({route.path for route in routes if route.operation.body_bytes_max > BODY_BYTES_MAX})

@@ -34,7 +34,7 @@ class Alarm:
     """How soon a person has to act: AT_ONCE, WITHIN_HOURS (before the oldest unread stream record expires) or TODAY."""
     threshold: float  # in the unit of the metric
     periods: int
-    """After how many periods in a row beyond the threshold it goes off. The metric has the length of a period."""
+    """The alarm goes off after so many periods in a row beyond the threshold. The metric has the length of a period."""
     missing_data: cloudwatch.TreatMissingData = _Missing.NOT_BREACHING
     """What missing data means. NOT_BREACHING: nothing happened, so nothing is wrong."""
     compare: cloudwatch.ComparisonOperator = ABOVE

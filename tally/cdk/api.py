@@ -27,7 +27,7 @@ ACCESS_LOG_RETENTION = logs.RetentionDays.ONE_MONTH
 
 
 class Api(Construct):
-    """The HTTP API of all operations, with its stage and its authorizer. `users`: the pool, if the stack makes one."""
+    """The HTTP API of all operations, with its stage and authorizer. `users`: the stack's user pool; None: no pool."""
 
     api: http.HttpApi
     domain: http.DomainName | None

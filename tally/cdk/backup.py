@@ -83,7 +83,7 @@ class Backup(Construct):
         paths = "$.detail-type", "$.detail.resourceArn", "$.detail.state"
         job, table, state = map(events.EventField.from_path, paths)
         message = events.RuleTargetInput.from_text(f"{job} of {table}: {state}. {help}")
-        # CDK's target adds no statement to an imported topic. Its own statement would admit rules of every account.
+        # The topic is imported, so that CDK's target does not add its statement, which admits rules of every account.
         target = sns.Topic.from_topic_arn(self, "Topic", topic.topic_arn)
         rule = events.Rule(
             self,

@@ -48,8 +48,8 @@ class Tally(Construct):
         tally = Tally(self, "Tally", counters="counters.py", page_hosts=["example.com"])
         tally.grant_count(checkout)
 
-    Names and logical ids follow the construct's path in the stack. CDK leaves the id `Default` out of a path, so such a
-    construct has the names of a stack of a stage. Each construct has about 240 resources, and a stack may have 500.
+    Names and logical ids follow the construct's path in the stack. CDK leaves the id `Default` out of a path, so a
+    construct with this id has the names of a TallyStack. Each construct has about 240 of the 500 resources of a stack.
     """
 
     tables: Tables
@@ -132,9 +132,9 @@ class Tally(Construct):
     ) -> None:
         """Let a function change these counters in one transaction with its own items (`tally.transact`).
 
-        A second call adds counters. The function gets the rights of `POST /changes`. A deploy updates it after the
-        consumers, which must know its counters. The variable has the tables and the declarations, so the function
-        counts as Tally does. The team grants the rights on its own tables.
+        A second call adds counters. The function gets the rights of `POST /changes`. A deploy updates the function
+        after the consumers, which must know the counters first. The variable has the tables and the declarations, so
+        the function counts as Tally does. The team grants the rights on its own tables.
 
         Raises OptionsError for an unknown counter, for a counter whose changes cannot be part of a batch, and if
         another Tally has set the variable.
@@ -220,14 +220,14 @@ class Tally(Construct):
         if options.backup_to:
             Backup(self, "Backup", names=names, tables=self.tables, vault_arn=options.backup_to, topic=topic)
         queue, sweep = parts.failed_events.queue, self._functions.background["sweep"]
-        by_hand = runbook_statements(queue, self._streams, sweep, topic)
+        for_runbook = runbook_statements(queue, self._streams, sweep, topic)
         operator = Operator(
             self,
             "Operator",
             needs=operator_needs(declarations.counters),
             tables=self.tables,
             dead_letters=dead_letters,
-            extra_statements=[*self._team_tables.scan_statements, *by_hand],
+            extra_statements=[*self._team_tables.scan_statements, *for_runbook],
         )
         bucket = dead_letters.bucket.bucket_name
         self._output("DeadLetterBucketName", bucket, "The bucket of dead letters: records that no consumer could apply")

@@ -44,7 +44,7 @@ class Functions(Construct):
     """The functions, by the name of their handler's module, each behind its alias `live`."""
 
     aliases: dict[str, lambda_.Alias]
-    """The functions that serve operations. Other Lambda functions may invoke them."""
+    """The functions that serve operations. Other Lambda functions may invoke those that do not serve strangers."""
     consumers: dict[str, lambda_.Alias]
     writers: list[lambda_.Alias]
     """The functions whose writes the consumers read: the functions of operations, and the sweep, which releases

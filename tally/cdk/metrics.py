@@ -91,8 +91,8 @@ def aws_metric(
 def new_code_failures(failed: cloudwatch.Metric, alias: lambda_.Alias) -> cloudwatch.MathExpression:
     """Returns the calls of a function's newest version that failed by its fault; 0 if at most a tenth failed.
 
-    A tenth, because while the store is busy, any code has a few failures a minute. `failed`: the failed answers.
-    Lambda's `Errors` are calls without an answer, such as of code that does not load. FILL: no data means 0.
+    A tenth, because while the store is busy, any code has a few failures a minute. `failed`: the number of answers that
+    are failures. Lambda's `Errors` are calls without an answer, as of code that does not load. FILL: no data means 0.
     """
     function = alias.lambda_.function_name
     dimensions = {
@@ -143,8 +143,8 @@ def successful_runs(alias: lambda_.Alias) -> cloudwatch.MathExpression:
 def _expression(expression: str, label: str, **metrics: tuple[Resource, str]) -> cloudwatch.MathExpression:
     """Returns an expression over AWS's metrics, in five minutes.
 
-    CloudWatch computes it only where each metric has data, so `FILL` replaces missing data. If a metric has no `FILL`,
-    its silence means that there is nothing to judge.
+    CloudWatch computes an expression only where each metric has data, so `FILL` replaces missing data. If a metric has
+    no `FILL`, its silence means that there is nothing to judge.
     """
     using = {
         name: aws_metric(resource, metric, period=FIVE_MINUTES, label=name)

@@ -100,7 +100,7 @@ class Monitoring(Construct):
 
     def _add_dashboard(self, sections: Sequence[Monitored]) -> None:
         """Adds the dashboard: the state of every alarm, then the sections."""
-        hour = Duration.hours(1)  # a person who opens the dashboard sees this time, so a legend has the sum of an hour
+        hour = Duration.hours(1)  # the time that the dashboard first shows, so that a legend has the sum of an hour
         dashboard = cloudwatch.Dashboard(self, "Dashboard", dashboard_name=self.dashboard_name, default_interval=hour)
         dashboard.add_widgets(cloudwatch.TextWidget(markdown="### Alarms", width=24, height=1))
         every_alarm = [created.alarm for created in self._facade.created_alarms()]

@@ -33,12 +33,12 @@ def runbook_statements(
             actions=["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"],
             resources=[failed_events.queue_arn],
         ),
-        # ListEventSourceMappings takes no resource. DescribeAlarms is called for one topic, whatever the alarms' names.
+        # ListEventSourceMappings takes no resource. DescribeAlarms asks for a topic, whose alarms have any name.
         iam.PolicyStatement(actions=["lambda:ListEventSourceMappings", "cloudwatch:DescribeAlarms"], resources=["*"]),
         iam.PolicyStatement(
             actions=["lambda:GetEventSourceMapping", "lambda:UpdateEventSourceMapping"],
             resources=[mapping.attr_event_source_mapping_arn for mapping in streams.mappings],
-            # `FunctionArn` is the mapping's function, or the function that a request sets. Nobody may set another one.
+            # `FunctionArn` is the mapping's function, or the one that a request sets. Nobody may set another function.
             conditions={"StringEqualsIfExists": {"lambda:FunctionArn": consumers}},
         ),
         iam.PolicyStatement(actions=["lambda:InvokeFunction"], resources=[sweep.function_arn]),
@@ -75,7 +75,7 @@ def operator_needs(counters: Mapping[str, Counter]) -> Needs:
     watched = [counter for counter in every if counter.watch]
     if watched:
         on_ledger["WATCHED#"] = ("Query", "GetItem", "UpdateItem", "DeleteItem")
-    # BatchGetItem reads overrides and children. For every counter, so it shares a statement with the other actions.
+    # BatchGetItem reads overrides and children. If it is allowed for every counter, the actions share one statement.
     repair = need.on_counts(every, "Query", "BatchGetItem", "UpdateItem", "ConditionCheckItem")
     repair |= need.on_counts(watched, "GetItem")
     forget = need.on_counts(users, "GetItem", "PutItem", "DeleteItem")

@@ -118,7 +118,7 @@ def hosts(text: str) -> tuple[str, ...] | None:
 
 
 def restored_times(text: str) -> dict[str, str]:
-    """Returns the time in the names of each stage's restored tables, because all stages share `cdk.json`."""
+    """Returns the time in the names of restored tables, by stage: all stages share `cdk.json`."""
     moments: dict[str, str] = {}
     for entry in _split_list(text):
         table = _RESTORED_TABLES_PATTERN.fullmatch(entry)

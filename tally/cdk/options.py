@@ -21,7 +21,7 @@ DEV = "dev"
 PROD_STAGE = "prod"  # a construct has the defaults of this stage if it keeps its data, else the defaults of dev
 STAGE, EDGE = "stage", "edge"
 """Options that a construct does not take: of the stack of a stage, and of the second stack, with CloudFront."""
-LOG_SAMPLING_DEFAULT = 0.05  # of the successes, outside dev
+LOG_SAMPLING_DEFAULT = 0.05  # the share of the invocations that log successes, outside dev
 DEV_THROTTLE = 0.1  # low, because strangers can call a stage dev, too, and its account pays
 EDGE_REGION = "us-east-1"  # CloudFront takes certificates and web ACLs only from here
 CLIENT_RATE_WINDOW_S = 300
@@ -37,7 +37,7 @@ def _option(read: parse.Parser, default: Any, belongs_to: str = "", name: str = 
 
 @dataclass(frozen=True)
 class Options:
-    """The options of one deployment. Immutable. "", 0 or None: the option is not given and has no default."""
+    """The options of one deployment. Immutable. "" or None, and 0 days of logs: the option is not given."""
 
     stage: str = _option(parse.stage, DEV, STAGE)
     """The end of the stack's name, without `aws`, `amazon` or `cognito` in it. Each stage but `dev` keeps its tables
@@ -157,7 +157,7 @@ class Options:
 
     @property
     def url(self) -> str:
-        """The address of the API for callers; empty if it has none of its own."""
+        """The address of the API for callers; empty if AWS gives the address."""
         return f"https://{self.domain_name}" if self.domain_name else ""
 
     @property
@@ -167,7 +167,7 @@ class Options:
 
     @property
     def region(self) -> str:
-        """The region of a stack with a domain: its certificate's, because API Gateway takes no other certificate."""
+        """The region of a stack with a domain: its certificate's region, because API Gateway takes no other."""
         return self.certificate_arn.split(":")[3]
 
     @property
@@ -185,7 +185,7 @@ class Options:
                 f"context certificateArn is of {self.region}, and this deploys to {region}: "
                 "API Gateway takes only certificates of its own region"
             )
-        if self.backup_to and self.backup_to.split(":")[3:5] == [region, account]:  # of the ARN
+        if self.backup_to and self.backup_to.split(":")[3:5] == [region, account]:  # the same two parts of the ARN
             raise OptionsError(
                 f"context backupTo is in {region} of account {account}, where this deploys to: the copies would be"
                 " lost with the tables; give a vault of another region or account"

@@ -17,8 +17,8 @@ from typing import Any
 from ..stack.prepared import rotate
 
 PATH = "/dev/metrics"
-LOOK_S = 1.0  # between two reads of the logs; a request for the metrics reads the logs, too
-LOOK_VERBOSE_S = 0.2  # with --verbose, because a person watches the logs
+READ_S = 1.0  # between two reads of the logs; a request for the metrics reads the logs, too
+READ_VERBOSE_S = 0.2  # with --verbose, because a person watches the logs
 READ_BYTES_MAX = 4 * 1024 * 1024  # of one log in one read
 _EMF_MEMBER = b'"_aws"'
 Name = tuple[str, str, tuple[tuple[str, str], ...]]
@@ -61,7 +61,7 @@ class Metrics:
     async def run(self) -> None:
         """Read new lines until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_VERBOSE_S if self._verbose else LOOK_S)
+            await asyncio.sleep(READ_VERBOSE_S if self._verbose else READ_S)
             self.read_new_lines()
 
     def read_new_lines(self) -> None:

@@ -103,7 +103,7 @@ class Workers:
             growth.cancel()
 
     def _grow(self, bound: int = 0) -> None:
-        """Fork a worker if a caller waits and no other fork runs. `bound`: how many workers may run; 0: as usual."""
+        """Fork a worker if a caller waits and no other fork runs. `bound`: how many may run, if above `_bound`."""
         is_wanted = any(not one.done() for one in self._waiting)
         has_room = len(self._zygote.workers) < max(bound, self._bound)
         if is_wanted and has_room and self._starting is None and not self._closed:
@@ -112,7 +112,7 @@ class Workers:
     async def _grow_by_one(self) -> None:
         zygote = self._zygote
         try:
-            if not zygote.alive:  # its workers have ended with it
+            if not zygote.alive:  # the zygote's workers have ended, too
                 zygote.close()
                 new_zygote = await self._restart()
                 if self._zygote is not zygote:  # new code has replaced the old zygote

@@ -49,7 +49,7 @@ class Issuer:
     def __init__(self, url: str, audience: tuple[str, ...], key_path: Path, console_client: str = "") -> None:
         self.url = url
         self._console_client = console_client  # the `client_id` of a token for a person
-        self.audience = audience  # the `aud` of a token, one or a list
+        self.audience = audience  # the `aud` of a token: text if there is one, else a list
         self._key = _read_or_make_key(key_path)
         self._public = self._key.public_key()
         jwk = RSAAlgorithm.to_jwk(self._public, as_dict=True)

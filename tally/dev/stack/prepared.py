@@ -1,4 +1,4 @@
-"""Prepares a stack before it serves: takes the port and the data folder, and starts the engine beside the zygote."""
+"""Prepares a stack before it serves: takes the port and the data folder, and starts the engine and the zygote."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class PreparedStack:
             "docs": "docs",
         }
         return {
-            "place": {
+            "stack": {
                 "service": SERVICE,
                 "version": "dev",
                 "tables": TABLES,

@@ -1,8 +1,8 @@
 """The zygote: it imports the functions' code once, describes the stack, and forks the workers that run functions.
 
 A worker can run any function, one event at a time. Event and answer are JSON, as in Lambda. The zygote is a process of
-its own, so code that does not load cannot harm the server. Changed code needs a new zygote. This file imports nothing
-else of `tally.dev`, which deployed functions lack.
+its own, so code that does not load cannot harm the server. Changed code needs a new zygote. Deployed functions lack
+`tally.dev`, so this file imports nothing else of it.
 
 The server and the zygote exchange lines of JSON over the socket whose descriptor is the zygote's argument:
 the server sends the `Surroundings`; the zygote sends the description of the stack; the server sends the variables of
@@ -106,11 +106,11 @@ def load_code(surroundings: Json) -> tuple[Any, Json]:
     from tally.settings import TeamTable
 
     visibilities = [one.value for one in UserVisibility]
-    if (likers := surroundings["place"]["likers_visible"]) not in visibilities:
+    if (likers := surroundings["stack"]["likers_visible"]) not in visibilities:
         raise ConfigurationError(f"TALLY_LIKERS_VISIBLE is {likers!r}: it must be one of {', '.join(visibilities)}")
     declared = Declarations.load(Path("counters.py").resolve())
     schemas = deployment.table_schemas(declared.counters.values())
-    values = surroundings["place"]
+    values = surroundings["stack"]
     tables, streams = ({one: values[field][one.value] for one in schemas} for field in ("tables", "streams"))
     parsed = deployment.Surroundings(
         **{**values, "tables": tables, "streams": streams, "likers_visible": UserVisibility(likers)},
@@ -158,7 +158,7 @@ def set_environment(environment: Mapping[str, str]) -> None:
 
 
 def report_ended(send: Callable[..., None]) -> None:
-    """Report how each ended worker ended."""
+    """Report to the server the exit status of each worker that has ended."""
     with contextlib.suppress(ChildProcessError):
         while (process := os.waitpid(-1, os.WNOHANG)) != (0, 0):
             pid, status = process

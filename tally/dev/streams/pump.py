@@ -43,7 +43,7 @@ class Pump:
     positions: Positions
     say: Say
     engine_file: Path | None = None
-    """The engine's file. While the write-ahead log of the file does not change, the pump reads less often."""
+    """The engine's file; None: not known. If the file's write-ahead log does not change, the pump reads less often."""
     tasks: asyncio.TaskGroup = field(init=False)
     following: list[tuple[StreamMapping, asyncio.Task[None]]] = field(default_factory=list)
     progress: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -200,7 +200,7 @@ class ShardReader:
         self._should_pause = len(records) < READ_RECORDS_MAX // 2  # a slow stream must not cost a read for each record
         self._last_stamp = stamp if not records else None
         self._iterator = answer.get("NextShardIterator")
-        if self._iterator is None:  # the shard is closed and read to its end: deliver the rest, whatever the window
+        if self._iterator is None:  # the shard is closed and read to its end: deliver the rest at once
             while batch := self._buffer.next_batch(float("inf")):
                 await self._deliver(batch)
             self._ended = True

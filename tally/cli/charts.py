@@ -24,7 +24,7 @@ SPACE = (0, 1, 0, 0)  # one character right of each column
 UP, DOWN, OPEN = "cyan", "red", "yellow"  # colours of bars; OPEN: a span that is known in part
 
 CHANGES_MAX = 20  # how many of the last changes `draw_watch` shows; fewer on a low terminal
-OTHER_LINES = 6  # of that drawing, beside the changes: title, number, state and space
+OTHER_LINES = 6  # lines of `draw_watch` beside the changes: title, number, state and space
 
 
 def draw_series(title: str, points: Sequence[Point], zone: tzinfo, *, by_hour: bool) -> None:
@@ -94,7 +94,7 @@ def draw_top(title: str, ids_and_values: Sequence[tuple[str, int]]) -> None:
 
 def draw_watch(title: str, interval_s: int, values_read: Iterable[WatchedValue], zone: tzinfo) -> None:
     """Draws a live number with its last changes, until the reads end."""
-    console, lost_s = Console(highlight=False), 0  # `lost_s`: since when reads fail
+    console, lost_s = Console(highlight=False), 0  # `lost_s`: since when reads fail; 0: none fails
     changes: deque[WatchedValue] = deque(maxlen=CHANGES_MAX)
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         for read in values_read:

@@ -44,7 +44,7 @@ def add_number_arguments(parser: Parser, counters: Counters) -> None:
 
 
 def complete_numbers(args: argparse.Namespace) -> None:
-    """Sets `args.named` (the numbers) and `args.parts` (of PARTS). Raises UsageError or InvalidInputError."""
+    """Sets `args.named` (the numbers) and `args.parts` (which of PARTS). Raises UsageError or InvalidInputError."""
     counts_items = args.counter is not None and args.counter.items is not None
     if args.counter and not (args.ids or counts_items):
         raise UsageError(f"{args.command}: give COUNTER and at least one ID, or neither")
@@ -163,7 +163,7 @@ def read_losses(args: argparse.Namespace, stack: Stack) -> list[Loss]:
 
 
 def check(args: argparse.Namespace, stack: Stack) -> int:
-    """Prints what is wrong. Returns 0 if all is well, 1 if something differs or is unclear, 2 without an answer."""
+    """Prints what is wrong. Returns 0 if all is well, 1 if something differs or is unclear, 2 if it cannot tell."""
     scan.recount_named(args, stack)
     letters, losses = read_dead_letters(args, stack), read_losses(args, stack)
     checked, shortfalls = find_wrong_numbers(args, stack), read_shortfalls(args, stack)

@@ -92,7 +92,7 @@ def local_stack(port_option: int | None, counters: Mapping[str, Counter]) -> Sta
 
 
 def deployed_stack(stack: str, counters: Mapping[str, Counter]) -> Stack:
-    """Returns the stack of this name. `Shop/Polls`: the Tally `Polls` of a stack with two. Raises CommandError."""
+    """Returns the stack of this name. `Shop/Polls`: the Tally `Polls` of the stack `Shop`. Raises CommandError."""
     try:
         name, _, construct = ("", "", "") if stack.startswith("arn:") else stack.partition("/")
         if not boto3.Session().region_name:  # botocore would put the empty region into an address

@@ -1,6 +1,6 @@
 """`make deploy`, `tally deploy`: checks what it needs, shows the changes, asks, deploys, and prints what to call.
 
-`cdk` makes one assembly. So `cdk` deploys the changes that the user has seen.
+`cdk diff` and `cdk deploy` use one assembly, so the deploy makes the changes that the user has seen.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from .strangers import worst_day
 from .terminal import CommandError, check_answerable, confirm, explain_error
 
 ASSEMBLY = Path("cdk.out")
-# Once a minute two consumers read four shards of two streams at the same time. Add the sweep, and 13 calls at once.
+# Once a minute two consumers read four shards of two streams at the same time. Add the sweep, and 13 other calls.
 CONCURRENCY_MIN = 2 * 2 * 4 + 1 + 13
-ADOPT = "--import-existing-resources"
-_NEVER_DEPLOYED = ("ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED")
+ADOPT = "--import-existing-resources"  # the option of `cdk` that takes existing tables into the stack
+_NEVER_DEPLOYED = ("ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED")  # states of a stack
 _CANCELLED = "cancelled"  # CloudFormation stopped a resource because another resource failed
 _API, _FUNCTION = "AWS::ApiGatewayV2::Api", "AWS::Lambda::Function"
 # The first two calls of README.md, with the address of the stack and a new key.
@@ -219,7 +219,7 @@ def _check_running(target: Account, stack: AssemblyStack, running: Any, *, may_c
 
 def _check_fingerprints(target: Account, stack: AssemblyStack, declared: Declarations) -> None:
     """If the declaration of a counter does not fit the data in the tables, raises ConfigurationError. Also checks a
-    first deploy, which may adopt tables. If the user may not read the ledger, only the sweep checks the same later."""
+    first deploy, which may adopt tables. If the user may not read the ledger, only the sweep checks it later."""
     names = {name.rpartition("-")[2]: name for name in stack.tables}
     try:
         stored = fingerprints.read_all(connection.store_of_tables(names, target.region, target.client("dynamodb")))
@@ -255,7 +255,7 @@ def _run_cdk(target: Account, *arguments: str) -> int:
 
 
 def what_to_call(stacks: Sequence[AssemblyStack], outputs: Mapping[str, Mapping[str, str]], target: Account) -> str:
-    """Returns the address, and commands to paste. `outputs`: the outputs of each stack, by its name."""
+    """Returns the address, and commands to paste. `outputs`: the outputs of each stack, by the stack's name."""
     main, main_outputs = stacks[0], outputs[stacks[0].name]
     url, targets = main_outputs["ApiUrl"], [(one, outputs.get(one.name, {}).get("CnameTarget")) for one in stacks]
     cnames = [f"  # {one.descriptions['CnameTarget']}: {cname}" for one, cname in targets if cname]

@@ -140,7 +140,7 @@ def _read_numbers(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
 
 
 def _read_limits(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
-    """Yields each id with an override, and the limit. Leaves out the tallies of periods, which have copies of it."""
+    """Yields each id with an override, and the limit. Leaves out the tallies of periods, which have copies."""
     for id_, in_partition in _read_collections(store, counter):
         for item in in_partition:
             parsed = limits.parse_limits(counter, item)

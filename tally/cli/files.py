@@ -39,7 +39,7 @@ TIME_MAX_S = 10**11 - 1  # in the year 5138: stored times have at most eleven di
 FLOAT_MAX = 2**53  # up to here a float holds every whole number exactly
 SECONDS_MIN, SECONDS_MAX = 946_684_800, 2 * 10**9 - 1
 """2000-01-01 to 2033-05-18. A smaller number is a year, or a day of Excel. A larger number is in milliseconds, or an
-hour of Google Analytics (2024050312). The bounds do not depend on today, so each run reads equal rows."""
+hour of Google Analytics (2024050312). The bounds do not depend on today, so each run reads the same times."""
 DATE_DIGITS = 8  # a date like 20240503
 CHILD_COLUMN = 1  # the index of the child in `Layout.columns`
 FIRST_BYTES = 16  # read to find the type of a file in NOT_TEXT
@@ -71,11 +71,11 @@ class OldReading(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The required columns, the function that makes a row of a line's number and its values, the optional columns."""
+    """The columns of a file, and how its rows are made."""
 
-    columns: Callable[[Counter], Sequence[str]]
-    make: Callable[[int, Sequence[Any], Counter], Any]
-    optional: Sequence[str] = ()
+    columns: Callable[[Counter], Sequence[str]]  # returns the required columns
+    make: Callable[[int, Sequence[Any], Counter], Any]  # makes a row of the number of its line and the line's values
+    optional: Sequence[str] = ()  # columns that a file may also have
     names_child: bool = False
     """Whether the second column names a child. Only the name of a child may contain line breaks."""
 

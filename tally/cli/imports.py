@@ -203,15 +203,15 @@ def _import_rows(source: RowSource, store: Store, import_run: ImportRun) -> int:
     return 1 if refused else 0
 
 
-def _commit(source: RowSource, store: Store, name: str, chunk: Any) -> tuple[list[RefusedRow], int]:
+def _commit(source: RowSource, store: Store, run: str, chunk: Any) -> tuple[list[RefusedRow], int]:
     """Imports a chunk once, and retries while the store is busy: a new table needs minutes to grow. Returns the refused
     rows, and how many children existed before."""
     counter, wait_s = source.counter, 0.25
     for _ in range(BUSY_MAX):
         try:
             if not source.are_children:
-                return imports.import_numbers(Call(store), counter, name, chunk), 0
-            body = imports.import_children(Call(store), counter, name, chunk)
+                return imports.import_numbers(Call(store), counter, run, chunk), 0
+            body = imports.import_children(Call(store), counter, run, chunk)
             ids = {row.line: row.id for row in chunk.rows}
             reasons = {line: f"there is no {counter.prefix.lower()} {ids[line]}" for line in body["missing"]}
             return [RefusedRow(line, why) for line, why in reasons.items()], int(body["already"])

@@ -114,8 +114,8 @@ def _redrive(args: argparse.Namespace, stack: Stack, letters: Sequence[DeadLette
 
 
 def _abandon_scans(stack: Stack, marker: DeadLetterMarker, *, lost: bool = False) -> None:
-    """Closes the open scans of a dead letter's table, because the scan does not see what a redrive
-    changes. `lost`: nobody applies the record, so the number is right only after a new scan."""
+    """Closes the open scans of a dead letter's table, which do not see what a redrive changes. `lost`: nobody applies
+    the record, so a number is right only after a new scan."""
     if marker.consumer != consumer.NAME:
         return
     for name in consumer.counters_of_table(stack.counters, marker.table):
@@ -172,8 +172,8 @@ def _rebuild_numbers(args: argparse.Namespace, reconciler: Reconciler, findings:
     """Adds the changes that the receipts prove. Returns how many numbers still lack changes."""
     required_minute = _wait_until_judged(reconciler)
 
-    def rebuild_one(loss: Finding) -> None:
-        rebuilt = rebuild.rebuild(reconciler, loss, args.by, args.why, required_minute)
+    def rebuild_one(finding: Finding) -> None:
+        rebuilt = rebuild.rebuild(reconciler, finding, args.by, args.why, required_minute)
         if rebuilt:
             say(f"rebuilt  {_format_move(rebuilt)}")
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 POLL_S = 10.0  # between two checks of the new tables: a restore takes minutes to hours
 POLLS_MAX = 48 * 360  # two days
-_COUNTS_TABLE_SUFFIX = re.compile(r"(-[0-9]{8}T[0-9]{6})?-counts$")  # with the time of an earlier restore
+_COUNTS_TABLE_SUFFIX = re.compile(r"(-[0-9]{8}T[0-9]{6})?-counts$")  # with the time if a restore made the table
 _WHAT_MAY_BE_WRONG = "docs/restore.md#what-may-be-wrong"
 _STAGE_PREFIX = re.compile(r"Tally-([a-z][a-z0-9-]*)-[0-9]{8}T[0-9]{6}")  # the new tables of a checkout's stage
 

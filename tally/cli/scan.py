@@ -51,7 +51,7 @@ class Throttle:
     units: int
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-    free_at_s: float = 0.0  # by `clock`: the time from which the limit allows all units that were used
+    free_at_s: float = 0.0  # the time, by `clock`, when the units used so far are within the limit
 
     def wait_for(self, units: float) -> None:
         """Waits until these units are within the limit."""
@@ -125,7 +125,7 @@ def _set_all(recount: Recount) -> tuple[int, int]:
 
 
 def recount_named(args: argparse.Namespace, stack: Stack) -> None:
-    """Recounts the items that `check` names, and stores the excess of each number as drift."""
+    """Recounts the items of the counter that `check` names, or of the named ids. With --only, recounts nothing."""
     counter, store = args.counter, stack.store
     if counter is None or counter.items is None or args.only:
         return
@@ -140,7 +140,7 @@ def recount_named(args: argparse.Namespace, stack: Stack) -> None:
 
 
 def _compare(recount: Recount) -> None:
-    """Stores the excess of each number as drift. If the sweep compares team numbers with it, sets the number."""
+    """Stores the excess of each number as drift. With a watch, sets the number: team numbers are compared with it."""
     name, groups, compared = recount.counter.name, recount.scan.groups, list[str]()
     shown = recount.items_declaration.format
     apply = recount.set_number if recount.counter.watch else recount.report_drift

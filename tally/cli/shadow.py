@@ -55,8 +55,8 @@ def _add_arguments(parser: Parser, counters: Counters) -> None:
     add_counter(parser, counters, "the counter of Tally that counts the same events")
     about = "readings of the other counter: the columns id, value and at (when it was read); - is stdin"
     parser.add_argument("files", metavar="FILE", nargs="+", help=about)
-    form = "the format of the files (default: by their names; csv for stdin)"
-    parser.add_argument("--format", choices=files.FORMATS, help=form)
+    format_text = "the format of the files (default: by their names; csv for stdin)"
+    parser.add_argument("--format", choices=files.FORMATS, help=format_text)
     seconds = values.whole_number(0, WITHIN_MAX_S)
     about = f"how many seconds a reading may be away from its full hour (default: {WITHIN_DEFAULT_S})"
     parser.add_argument("--within", metavar="S", type=seconds, default=WITHIN_DEFAULT_S, help=about)
@@ -112,7 +112,7 @@ class Comparison:
 
 
 def print_comparison(args: argparse.Namespace, stack: Stack) -> int:
-    """Prints the comparison. Returns 1 if the old number is wrong in a row, 2 if no row can be compared."""
+    """Prints the comparison. Returns 1 if the old number is wrong in a row, 2 if a line is bad or no row is known."""
     counter: Counter = args.counter
     if counter.period is not None:
         why = "its series has the sum of all periods: an old number cannot be compared"
@@ -147,8 +147,8 @@ def _read_files(args: argparse.Namespace, counter: Counter) -> OldReadings:
         with files.open_input(name) as file:
             text = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
             try:
-                form = files.format_of(name, args.format)
-                for row in progress_bar(files.read(text, form, files.READINGS, counter), "row", "read"):
+                file_format = files.format_of(name, args.format)
+                for row in progress_bar(files.read(text, file_format, files.READINGS, counter), "row", "read"):
                     refused = row if isinstance(row, RefusedRow) else old_readings.add(row, args.within)
                     if refused is None:
                         continue

@@ -63,7 +63,8 @@ class Probe(NamedTuple):
 def make_probes(
     declared: Declarations, page: str, key: str, *, page_given: bool, scopes: Set[str] = frozenset()
 ) -> list[Probe]:
-    """Returns the probes of all routes, a parent before its child. `key`: an idempotency key that no run has used."""
+    """Returns the probes of all routes, a parent before its child. `key`: an idempotency key that no run has used.
+    `page_given`: the user names the page. `scopes`: of the token."""
     probes: list[Probe] = []
     for route in sorted(declared.routes, key=_turn):
         probes += _probes_of_route(declared, route, page, key, page_given, scopes)
@@ -180,7 +181,7 @@ def attempt_fails(url: str, token: str, probe: Probe, wait_s: float = 0) -> bool
 
 
 def rolled_up_probe(page: str) -> Probe:
-    """Returns a read that succeeds when the consumers and the sweep have passed every visit up to now."""
+    """Returns a probe that succeeds when the consumers and the sweep have passed every visit up to now."""
     began_s = time.time()
 
     def is_expected(answer: HttpAnswer) -> bool:

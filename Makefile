@@ -104,8 +104,8 @@ soak: setup ## make a million changes while requests fail and consumers are kill
 test: setup-tests lint $(ENGINE_TARGET) ## run lint and the tests of the product (ARGS=tests/unit for some; ENGINE=dynamodb-local for another engine)
 	@$(PYTEST) -m "not long" --ignore=tests/emulator $(if $(ENGINE),$(or $(ARGS),tests/invariants tests/integration),$(ARGS))
 
-# The tests of changes, limits, retries, keys and streams, which `test-all` also runs on DynamoDB Local: also each file
-# with known failures on it (tests/engines/dynamodb_local.py), so that somebody sees a new failure, or a new pass.
+# The tests of changes, limits, retries, keys and streams, which `test-all` also runs on DynamoDB Local. If a file has
+# known failures there (tests/engines/dynamodb_local.py), it is in the list, so that somebody sees a new failure or pass.
 ON_LOCAL := $(addprefix tests/invariants/test_,likes.py limits.py lost_answers.py keys.py cost.py streams_wire.py \
   changes.py changed_holds.py deletion.py holds.py forgetting.py overrides.py uniques.py voids.py settling.py late_commits.py team_heartbeats.py) \
   $(addprefix tests/integration/test_,reads.py sweep.py)

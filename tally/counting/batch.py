@@ -108,15 +108,15 @@ def parse_batch(
     """
     changes = Batch(len(entries))
     for index, entry in enumerate(entries):
-        place = f"changes[{index}]"
+        path = f"changes[{index}]"
         unknown = sorted(entry.keys() - _NAMES)
         if unknown:
-            raise InvalidInputError(f"There is no field {unknown[0][:64]!r} in {place}.", field=place)
-        counter = _find_counter(entry.get("counter"), f"{place}.counter", counters, soon=soon)
-        id_ = fields.identifier(entry.get("id"), f"{place}.id")
+            raise InvalidInputError(f"There is no field {unknown[0][:64]!r} in {path}.", field=path)
+        counter = _find_counter(entry.get("counter"), f"{path}.counter", counters, soon=soon)
+        id_ = fields.identifier(entry.get("id"), f"{path}.id")
         tally = Tally(counter, periods.tally_id(counter, id_, now_s))
-        amount = fields.amount(entry["amount"], f"{place}.amount") if "amount" in entry else None
-        moved_by = fields.amount_or_step(counter, amount, f"{place}.amount")
+        amount = fields.amount(entry["amount"], f"{path}.amount") if "amount" in entry else None
+        moved_by = fields.amount_or_step(counter, amount, f"{path}.amount")
         changes.sums[tally] = changes.sums.get(tally, 0) + moved_by
         changes.first_entry.setdefault(tally, index)
     if len(changes.sums) > fields.TALLIES_MAX:
@@ -124,17 +124,17 @@ def parse_batch(
     return changes
 
 
-def _find_counter(name: object, place: str, counters: Mapping[str, Counter], *, soon: bool) -> Counter:
+def _find_counter(name: object, path: str, counters: Mapping[str, Counter], *, soon: bool) -> Counter:
     counter = counters.get(name) if isinstance(name, str) else None
     if counter is None:
-        raise InvalidInputError(f"{place} must name a counter of this deployment.", field=place)
+        raise InvalidInputError(f"{path} must name a counter of this deployment.", field=path)
     if not counter.is_batchable:
         refusal = fields.refusal_unless_counts(counter, CHANGES)
         why = refusal.detail if refusal else f"{counter.name} is numbered, so it is not part of a batch."
-        raise InvalidInputError(f"{place}: {why}", field=place)
+        raise InvalidInputError(f"{path}: {why}", field=path)
     if soon and not counter.may_roll_up:
-        detail = f"{place}: {counter.name} has limits or a version, so its changes are visible now, and not soon."
-        raise InvalidInputError(detail, field=place)
+        detail = f"{path}: {counter.name} has limits or a version, so its changes are visible now, and not soon."
+        raise InvalidInputError(detail, field=path)
     return counter
 
 
@@ -186,13 +186,13 @@ def _attempt(call: Call, changes: Batch, draft: ReceiptDraft, spilling: SpillPla
     """
     minute, body = minute_now(call), {"counted": True, "changes": changes.entries, "tallies": len(changes.sums)}
     moved = {tally: amount for tally, amount in changes.sums.items() if not spilling.is_pending(tally)}
-    waiting = {tally: amount for tally, amount in changes.sums.items() if spilling.is_pending(tally)}
-    body |= VISIBLE_SOON if waiting else VISIBLE_NOW
+    pending = {tally: amount for tally, amount in changes.sums.items() if spilling.is_pending(tally)}
+    body |= VISIBLE_SOON if pending else VISIBLE_NOW
     team = changes.team or TeamWrites()
     if team.answer is not None:
         body["answer"] = team.answer
-    make_receipt = draft.pending_receipt if waiting else draft.receipt
-    receipt = make_receipt(call, body, **tallies.batch_receipt_facts(moved, waiting, minute))
+    make_receipt = draft.pending_receipt if pending else draft.receipt
+    receipt = make_receipt(call, body, **tallies.batch_receipt_facts(moved, pending, minute))
     if not moved and not team.writes:
         put_receipt(call, receipt)
         return body

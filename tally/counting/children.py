@@ -6,7 +6,8 @@ the tally is hot, a put spills: it writes only the child, and the rollup adds th
 
 The bookkeeper expects a change because of the child's item, and observes the change on the tally's item. A put stores
 the same minute in both items. A removal, such as an unlike, leaves no child that could store its minute. So the nonce
-of the tally's item has a pair name, a hash of the removed child, by which the bookkeeper matches the two.
+of the tally's item has a pair name, a hash of the removed child. The bookkeeper makes the same hash from the child's
+record, and so finds both halves.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from .receipts import (
 from .tallies import TOMBSTONE, Tally, minute_now
 
 CREATED_AT = "likedAt"
-"""The attribute of every child, not only of likes: when it was put, in epoch seconds; if anonymous, the day's start."""
+"""The attribute that says when a child was put, in epoch seconds. An anonymous child has only the start of the day."""
 TOMBSTONE_KEPT_S = 15 * 60  # a late copy of a write arrives within minutes, or never
 ATTEMPTS_MAX = 8  # an attempt fails only if another call changes the same child at the same moment
 
@@ -72,7 +73,7 @@ class _ChildRequest:
         return {**self.body, "changed": changed, **visible}
 
     def receipt(self, body: Body) -> Write | None:
-        """Returns the receipt's write, if the call has a key. It has no amount, so the child's item alone is booked."""
+        """Returns the receipt's write, if the call has a key. It has no amount: the bookkeeper books only the child."""
         return self.draft.receipt(self.call, body) if self.draft else None
 
     def commit(self, write: Write, body: Body) -> Body:
@@ -92,8 +93,8 @@ def set_child(
 ) -> ChangeAnswer:
     """Puts a child of the parent (`puts`), or removes the child. Returns `body` with `changed` and `visible`.
 
-    `child`: the percent-encoded id of the child, `call.caller` if users put themselves. A change costs 4 WCU, with a
-    key 6. A put that spills costs 1 WCU, with a key 4. A removal first reads the child, and a put that spills first
+    `child`: the percent-encoded id of the child; if the caller is the child, `call.caller`. A change costs 4 WCU, with
+    a key 6. A put that spills costs 1 WCU, with a key 4. A removal first reads the child, and a put that spills first
     reads the parent, each for 1 RCU. Raises NotFoundError for a missing parent, ParentRemovedError,
     CounterRetiredError, and the errors of transactions.commit_change.
     """
@@ -108,15 +109,15 @@ def set_child(
 
 
 def remove(call: Call, counter: Counter, parent: str, child: str) -> None:
-    """Removes a forgotten user's child, even if the counter is retired. Otherwise raises the errors of set_child."""
+    """Removes a forgotten user's child, even if the counter is retired. Raises the other errors of set_child."""
     _apply_request(_ChildRequest(call, counter, parent, child, puts=False, body={}))
 
 
 def _apply_request(request: _ChildRequest) -> Body:
     """Puts or removes the child, with a receipt if the call has a key.
 
-    Each attempt first commits the change, on condition that there is something to change. If there is nothing to
-    change, a call with a key commits its receipt alone, on condition that there is still nothing to change.
+    Each attempt first tries to commit the change, on condition that there is something to change. If there is nothing
+    to change, a call with a key commits its receipt alone, on condition that there is still nothing to change.
     """
     new_shard: int | None = None
     for _ in range(ATTEMPTS_MAX):
@@ -215,7 +216,7 @@ def _removal_write(request: _ChildRequest, child: Item) -> Write:
     if "rollup" not in child or age_s >= TOMBSTONE_KEPT_S:
         return {"Delete": {**write, "Key": request.location["Key"]}}
     has_user = not request.id.startswith(anonymous.CHILD_NAME_PREFIX)
-    tombstone = {name: child[name] for name in ("at", "rollup")}  # the rollup may still have to add the child by these
+    tombstone = {name: child[name] for name in ("at", "rollup")}  # by these the rollup may still have to add the child
     tombstone[TOMBSTONE] = {"N": str(anonymous.since_s(request.id, int(clock.now_s())))}
     tombstone["nonce"] = {"S": request.call.nonce}
     tombstone["expiration"] = {"N": str(ends_s(TOMBSTONE_KEPT_S, has_user=has_user))}
@@ -295,8 +296,8 @@ def _make_shard(request: _ChildRequest, shard: int) -> int | None:
 
 
 def _accepts_children(call: Call, counter: Counter, parent: str) -> bool:
-    """Returns False if the parent is removed; but if the counter needs a parent, raises NotFoundError, also if the
-    parent is missing."""
+    """Returns whether the parent takes children. If the counter needs a parent, raises NotFoundError for a parent that
+    is missing or removed."""
     first = queries.get(call.store.client, call.store.settings.counts_table, tallies.key(counter, parent, 0))
     return _is_accepting(counter, parent, first)
 
@@ -332,12 +333,13 @@ def has_child(call: Call, counter: Counter, parent: str, child: str) -> bool:
     both = queries.get_many(call, call.store.settings.counts_table, keys, ProjectionExpression=f"SK, {TOMBSTONE}")
     by_key = {item["SK"]["S"]: item for item in both}
     accepting = _is_accepting(counter, parent, by_key.get(counter.sort_key, {}))
-    return accepting and TOMBSTONE not in by_key.get(counter.child_range[0] + child, {TOMBSTONE: True})
+    child_item = by_key.get(counter.child_range[0] + child)
+    return accepting and child_item is not None and TOMBSTONE not in child_item
 
 
 def parents_with_child(call: Call, children_of: Mapping[Tally, str]) -> set[Tally]:
-    """Returns the parents, of at most 100, that have the child in `children_of`. Costs 1 RCU for each child. A removed
-    parent has the child until the sweep has removed the child."""
+    """Returns the parents that have their child. `children_of`: at most 100 parents, each with the id of a child. Costs
+    1 RCU for each child. A removed parent has a child until the sweep has removed the child."""
     child_keys = {tally: _child_key(*tally, child) for tally, child in children_of.items()}
     by_key = {(key["PK"]["S"], key["SK"]["S"]): tally for tally, key in child_keys.items()}
     keys, table = list(child_keys.values()), call.store.settings.counts_table

@@ -49,7 +49,7 @@ def remove_parent(
     """Removes a parent with its children. Returns False if another call was first, or if no tally and no child exists.
 
     After the call, the parent's number is 0, its list of children is empty, and it takes no child until the sweep has
-    removed all children. Costs 3 WCU, 1 WCU for each shard after the first, and 1 or 2 RCU. `expected`: what attributes
+    removed all children. Costs 4 WCU, 1 WCU for each shard after the first, and 1 to 3 RCU. `expected`: what attributes
     of shard 0, the parent's own item, must be. `extra_writes`: writes of the same transaction. Raises
     CounterRetiredError, StoreBusyError if the parent keeps changing, and the errors of transactions.commit_change.
     """
@@ -165,7 +165,7 @@ class _ParentsSweep:
                     turns.append((row, removal))
                 except StopIteration:
                     pass
-                except (TallyError, KeyError, TypeError, ValueError):  # an item that somebody put manually, too
+                except (TallyError, KeyError, TypeError, ValueError):  # or somebody put the row manually
                     logger.exception("parent not removed yet", extra={"row": row["SK"]})
                     self.failed += 1
         return True

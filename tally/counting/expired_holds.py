@@ -73,8 +73,8 @@ class _HoldsSweep:
     failed_ids: set[str] = field(default_factory=set)
     """The ids of the holds whose release failed."""
     refused_tallies: dict[str, tuple[int, bool]] = field(default_factory=dict)
-    """By tally, after a failed release: the smallest amount that this sweep does not try any more, because it will not
-    fit either, and whether to move its holds to the overdue holds."""
+    """By tally, after a failed release: the sweep tries only holds of smaller amounts (0: none), because larger amounts
+    do not fit; and whether it moves the holds that it does not release to the overdue holds."""
 
     @property
     def is_out_of_time(self) -> bool:
@@ -104,7 +104,7 @@ class _HoldsSweep:
 
     def _release(self, hold: Item) -> list[Write]:
         """Releases one hold. If it cannot be released, returns the writes that move it to the overdue holds."""
-        name, id_, hold_id = (hold[fact]["S"] for fact in ("counter", "target", "hold_id"))
+        name, id_, hold_id = (hold[attribute]["S"] for attribute in ("counter", "target", "hold_id"))
         tally, amount = f"{name}/{id_}", abs(int(hold["amount"]["N"]))
         if amount < self.refused_tallies.get(tally, (math.inf, False))[0]:
             try:

@@ -34,7 +34,7 @@ OVERDUE = "OVERDUE#"  # sorts after all times of expiry
 SETTLED_KEPT_S = 24 * 3600  # the record of a hold is kept at least this long after `latest`, for late commits
 HELD, COMMITTED, RELEASED, EXPIRED, VOIDED = "held", "committed", "released", "expired", "voided"
 MOVED = "moved"
-FIND_ATTEMPTS_MAX = 5  # the first may find MOVED; each later one fails only if a call changes the hold's time meanwhile
+FIND_ATTEMPTS_MAX = 5  # the first may find MOVED; a later attempt fails only if another call changes the hold's time
 
 
 def bucket(counter: Counter, id_: str) -> int:
@@ -68,7 +68,7 @@ def find(call: Call, counter: Counter, id_: str, hold_id: str) -> Item:
         item_keys = (live, overdue, settled_key(counter_and_id, hold_id))
         read = (queries.get(call.store.client, call.store.settings.ledger_table, item_key) for item_key in item_keys)
         hold = next(filter(None, read), None)
-        if hold is None or hold["hold_id"]["S"] != hold_id:  # a wrong id may be the key of a hold with another time
+        if hold is None or hold["hold_id"]["S"] != hold_id:  # a wrong id may match the key of a hold whose time changed
             raise NotFoundError(f"There is no hold {hold_id}.")
         if hold["state"] != {"S": MOVED}:
             return hold

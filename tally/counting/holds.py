@@ -107,17 +107,17 @@ def release_expired_for(call: Call, counter: Counter, id_: str, amount: int, rem
     release moves the number against the direction of `amount`. A hold that another call settles at the same time counts
     as released. Raises StoreBusyError if more expired holds may exist: no time is left, or not all due holds were read.
     """
-    needed, released, refused = abs(amount) - remaining, 0, math.inf
+    needed, released, smallest_refused = abs(amount) - remaining, 0, math.inf
     for hold in _due_of_tally(call, counter, id_) if needed > 0 and counter.may_settle_holds else ():
         if call.store.clock() >= call.deadline_s:
             raise _busy_releasing_error()
         held = int(hold["amount"]["N"])
-        if held * amount < 0 and abs(held) < refused:
+        if held * amount < 0 and abs(held) < smallest_refused:
             try:
                 transition(call, counter, hold, EXPIRED)
                 released += abs(held)
             except LimitReachedError:  # the release does not fit below the other limit; a smaller release may fit
-                refused = abs(held)
+                smallest_refused = abs(held)
         if released >= needed:
             break
     return released > 0
@@ -170,7 +170,7 @@ def transition(
         writes = [{"Put": items.with_expected(settled["Put"], {"state": hold["state"]["S"]})}]
     receipt = {"id": hold["receipt"]}
     if state == VOIDED and queries.get(call.store.client, call.store.settings.receipts_table, receipt):
-        # If the receipt of a commit has expired, there is nothing to mark. The nonce stays, so no consumer books this.
+        # Marks the receipt of the call that placed the hold. Its nonce stays, so no consumer books the mark.
         marked: items.Values = {VOIDED_AT: int(clock.now_s())}
         writes.append(items.update_write(call.store.settings.receipts_table, receipt, marked, expected=receipt))
     moved_by, debt = amount_to_move(hold, kept_amount), counter.debt if state == COMMITTED else 0
@@ -186,7 +186,7 @@ def transition(
 
 def _record(call: Call, hold: Item, state: str, kept_amount: int) -> items.Values:
     """Returns the attributes of the record of a settled hold."""
-    latest_s, kept_for_s = (int(hold[fact]["N"]) for fact in ("latest", "kept_s"))
+    latest_s, kept_for_s = (int(hold[name]["N"]) for name in ("latest", "kept_s"))
     used = {COMMITTED: kept_amount, VOIDED: items.int_attribute(hold, "used")}
     return {
         "target": hold["target"]["S"],
@@ -233,7 +233,7 @@ def _due_of_tally(call: Call, counter: Counter, id_: str) -> Iterator[Item]:
     counter_and_id, table = hold_items.key_part(counter.name, id_), call.store.settings.ledger_table
     bucket_number = hold_items.bucket(counter, id_)
     of_tally = {"target": {"S": id_}, "state": {"S": HELD}}.items()
-    if not counter.takes_holds:  # no limit refuses a release if the counter still takes holds, so no hold is overdue
+    if not counter.takes_holds:  # if the counter takes holds, no limit refuses a release, so no hold is overdue
         first = f"{OVERDUE}{counter_and_id}#"
         page = queries.query(call.store, table, f"HOLDS#{bucket_number}", first, f"{first}~", Limit=DUE_PAGE_MAX)
         yield from (hold for hold in page if of_tally <= hold.items())

@@ -1,4 +1,4 @@
-"""Changes one counter: counts, gives numbers out, spills, or sets.
+"""Changes one counter: counts, gives numbers out, spills, or sets the number.
 
 A transaction returns no values. So a numbered counter and a compare-and-set read the number and commit the next number,
 on condition that the number has not moved. Each write increments the version (`ETag`). So the condition also fails if
@@ -39,7 +39,7 @@ from .receipts import (
 from .tallies import State, minute_now
 
 NUMBER_ATTEMPTS_MAX = 64  # callers take numbers one by one, so the last of 50 concurrent callers fails 49 times
-NUMBER_BACKOFF_MAX_S = 0.080  # short, because after each failure another caller has its number, and does not return
+NUMBER_BACKOFF_MAX_S = 0.080  # short, because after each failure one caller less competes for numbers
 
 
 class Increment(NamedTuple):

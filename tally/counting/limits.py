@@ -11,8 +11,8 @@ or the cache is stale.
                              with `?` (a stale mark), the copy is out of date: writes read the override, and only
                              events of thresholds still use the limit of the copy
 
-The first write of a period that has to obey a limit copies the override into the period's item. The write expects
-that `override#name` is as it was read. A change of the override also writes into each period that a call may be in
+The first write in a period that a limit may refuse copies the override into the period's item. The write expects that
+`override#name` is as it was read. A change of the override also writes into each period that a call may be in
 (overrides.py), so no write can use an override that was replaced.
 """
 
@@ -70,7 +70,7 @@ class Limits(NamedTuple):
         return (self.floor is None or value >= self.floor) and (self.ceiling is None or value <= self.ceiling)
 
     def allows(self, value: int, amount: int) -> bool:
-        """Returns whether a number of `value` may move by `amount`. It may always move away from a limit."""
+        """Returns whether a number of `value` may move by `amount`. A number may always move away from a limit."""
         limit, _ = self.condition_for(0, amount)
         return limit is None or (value >= limit if amount < 0 else value <= limit)
 

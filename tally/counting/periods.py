@@ -20,7 +20,7 @@ from ..errors import InvalidInputError, NotFoundError
 
 _SEPARATOR = "#"
 _NAME_CHARACTERS = {"minute": 16, "hour": 13, "day": 10, "month": 7, "year": 4}  # of `2026-11-22T14:05`
-_FIRST_DAY = {"week": "-1", "month": "-01", "year": "-01-01"}  # after a period's name: makes the date of its first day
+_FIRST_DAY = {"week": "-1", "month": "-01", "year": "-01-01"}  # a period's name and this are the date of its first day
 _DURATIONS = {
     "minute": timedelta(minutes=1), "hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(weeks=1),
 }  # fmt: skip
@@ -91,7 +91,7 @@ def expires_s(counter: Counter, tally: str) -> int | None:
 
 
 def has_ended(counter: Counter, tally: str, at_s: float) -> bool:
-    """Returns whether the period of a tally had ended at `at_s`. If the counter no longer has periods, returns True."""
+    """Returns whether the tally's period had ended at `at_s`. If the counter no longer has periods, all have ended."""
     return _SEPARATOR in tally if counter.period is None else ends_s(counter, tally) <= at_s
 
 

@@ -55,7 +55,7 @@ class ReceiptDraft(NamedTuple):
     mark: Item
 
     def receipt(self, call: Call, body: Body, **facts: Item) -> Write:
-        """Returns the write of the receipt, if the key has no live receipt. `facts`: attributes for the consumers."""
+        """Returns the receipt's write, which fails if the key has a live receipt. `facts`: attributes for consumers."""
         item = {
             "id": {"S": self.id},
             "status": {"S": _COMPLETED},
@@ -134,7 +134,7 @@ def draft_receipt(call: Call, receipt_key: ReceiptKey) -> ReceiptDraft:
 
 
 def ends_s(life_s: int, *, has_user: bool) -> int:
-    """Returns when an item expires that lives for `life_s` at least.
+    """Returns the expiration, in epoch seconds, of an item that lives for `life_s` at least.
 
     `has_user`: whether the change has a user. Without a user, the item lives to the end of a day of UTC, so that the
     access log, which has the address and the second of each request, does not tell whose item it is.

@@ -21,12 +21,12 @@ from .limits import Limits
 ROLLUP_NONCE_PREFIX, REPAIR_NONCE_PREFIX = "+", "~"
 """The start of the nonce of a tally item that the rollup or a repair moved."""
 TOMBSTONE = "gone"
-"""The attribute of a tombstone: the tally of a removed parent, or the item of a removed child that the rollup adds."""
+"""The attribute of a tombstone: the tally of a removed parent, or the item of a spilled child that was removed."""
 START_ATTRIBUTE = "start"
-"""The attribute of a tally item that has the start of its number; missing if that was 0."""
+"""The attribute of a tally item that has the start of its number; missing if the start was 0."""
 MINUTES_PER_DAY = 24 * 60
-DAY_NOTES_KEPT = 9  # days of notes on a tally: a spilled receipt lives for 8 days, which lie in 9 days of UTC
-OLD_DAY_NOTES_REMOVED = 12  # a write also removes the notes of so many earlier days, if there are notes
+DAY_NOTES_KEPT = 9  # days with a `day_note` on a tally: a spilled receipt lives for 8 days, which lie in 9 days of UTC
+OLD_DAY_NOTES_REMOVED = 12  # a write also removes the notes of so many days before the days that are kept
 
 
 class Tally(NamedTuple):
@@ -132,7 +132,7 @@ def with_value(call: Call, counter: Counter, id_: str, body: Mapping[str, Any]) 
 
 def minute_now(call: Call) -> int:
     """Returns the current minute, counted since 1970. Each change stores its minute."""
-    return int(clock.now_s() // call.store.settings.minute_s)  # settings.minute_of, without the cost of a call
+    return int(clock.now_s() // call.store.settings.minute_s)  # as settings.minute_of, which would cost a call
 
 
 def add_write(
@@ -194,8 +194,8 @@ def commit_within_limits(
 def _move_write(
     call: Call, counter: Counter, id_: str, shard: int, amount: int, minute: int, nonce_start: str = ""
 ) -> Write:
-    """Returns the update without a condition. The item stores the start that its first write added, because the
-    bookkeeper subtracts this start, and may have another declaration."""
+    """Returns the update without a condition. The item stores the start that its first write added. The bookkeeper
+    subtracts this start, because the bookkeeper's code may declare another start."""
     assert nonce_start in ("", ROLLUP_NONCE_PREFIX) or (
         nonce_start[0] in f"-{REPAIR_NONCE_PREFIX}" and nonce_start[-1] == "."
     ), "unknown nonce"
@@ -230,7 +230,7 @@ def with_day_notes(write: Write, days: Mapping[int, int]) -> Write:
 
 
 def day_note(day: int) -> str:
-    """Returns the attribute that says what the rollup added for the receipts of a day. `Counter` refuses this name."""
+    """Returns the attribute that says what the rollup added for the receipts of a day. No counter may declare it."""
     return f"day#{day}"
 
 
@@ -274,10 +274,10 @@ def receipt_facts(counter: Counter, id_: str, amount: int, minute: int) -> dict[
     }  # fmt: skip
 
 
-def batch_receipt_facts(moved: Mapping[Tally, int], waiting: Mapping[Tally, int], minute: int) -> dict[str, Item]:
-    """Returns the attributes of a batch's receipt that describe its changes. `waiting`: what the rollup adds."""
+def batch_receipt_facts(moved: Mapping[Tally, int], pending: Mapping[Tally, int], minute: int) -> dict[str, Item]:
+    """Returns the attributes of a batch's receipt that describe its changes. `pending`: what the rollup adds."""
     attributes: dict[str, Item] = {"at": {"N": str(minute)}}
-    for name, sums in (("changes", moved), ("soon", waiting)):
+    for name, sums in (("changes", moved), ("soon", pending)):
         if sums:
             attributes[name] = {"M": {
                 counter: {"M": {id_: {"N": str(amount)} for id_, amount in ids.items()}}
@@ -310,8 +310,8 @@ def assign_write(
 
 
 def with_expiry(write: Write, counter: Counter, id_: str) -> Write:
-    """Returns the update with an expiration if the counter keeps its tallies for some periods. If TTL has removed a
-    tally and a late update makes its item again, TTL removes the new item, too."""
+    """Returns the update with an expiration, if the counter keeps its tallies only for some periods. If TTL has removed
+    a tally and a late update makes its item again, TTL removes the new item, too."""
     if counter.keep_periods is not None:
         write["UpdateExpression"] = write["UpdateExpression"].replace("SET ", "SET expiration = :expires, ", 1)
         write["ExpressionAttributeValues"] |= {":expires": {"N": str(periods.expires_s(counter, id_))}}

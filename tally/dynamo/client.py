@@ -85,7 +85,7 @@ class StoreMeter:
     def _end(self, context: dict[str, Any], response_dict: dict[str, Any] | None, **_: Any) -> None:
         began_s, sent_s = context["tally_began_s"]
         self.elapsed_s += time.monotonic() - began_s
-        # An error may be due to the clock, which may be set right before the next request. So no error corrects it.
+        # After an error, the machine may set its clock right. A correction by the error would then be wrong.
         if response_dict and response_dict["status_code"] == HTTPStatus.OK:
             CLOCK.correct_from(_date(response_dict), sent_s)
 

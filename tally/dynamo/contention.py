@@ -26,7 +26,7 @@ SPILL_RETRIES_MAX = 3  # after these retries a change spills if it may: other sh
 BREAKER_OPEN_S = 10.0  # then one change probes; a tally stays hot for minutes, so most earlier probes would fail
 BREAKER_THROTTLED_S = 60.0  # a throttled partition needs minutes until DynamoDB has split it
 SPILL_RETRY_S_MAX = 6.0  # longer than RETRY_S_MAX: a spilled change needs only 1 WCU, and has no other way to count
-PROBE_S = RETRY_S_MAX  # a change that probes has its answer within this time; after it, the next change probes
+PROBE_S = RETRY_S_MAX  # a change that probes has its answer within this time; after this time, the next change probes
 
 Random = SystemRandom  # SnapStart restores every environment with the same state of `random`
 
@@ -123,7 +123,7 @@ class Breaker:
                 self.open_tallies.popitem(last=False)
 
     def close(self, tally: str) -> None:
-        """Closes the breaker if a change probes. Otherwise the committed change is older than the open breaker."""
+        """Closes the breaker if a change probes. If not, the change that committed began before the breaker opened."""
         with self._lock:
             state = self.open_tallies.get(tally)
             if state is not None and state.is_probing:

@@ -44,7 +44,7 @@ def get_many(call: Call, table: str, keys: Sequence[Item], **extra: Any) -> list
     present: list[Item] = []
     retries, unread = call.retries(), list(keys)
     while unread:
-        requested = {table: {"Keys": unread, "ConsistentRead": True, **extra}}  # a parameter of each table
+        requested = {table: {"Keys": unread, "ConsistentRead": True, **extra}}  # ConsistentRead is set for each table
         answer = _send_read(call.store.client.batch_get_item, "Responses", consistent=False, RequestItems=requested)
         present += answer["Responses"].get(table, [])
         unread = answer.get("UnprocessedKeys", {}).get(table, {}).get("Keys", [])

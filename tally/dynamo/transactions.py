@@ -57,7 +57,7 @@ class WriteRejectedError(TallyError):
 
 
 class Reason(NamedTuple):
-    """Why a write did not commit. `code`: "None" if another write failed. `item`: the old item; None: not asked for."""
+    """Why a write did not commit. `code`: "None" if other writes failed. `item`: the old item, if there was one."""
 
     code: str = "None"
     item: Item | None = None
@@ -115,9 +115,9 @@ def send(
 ) -> SendResult:
     """Sends the writes once, in one TransactWriteItems. Raises what botocore's error maps to.
 
-    For ten minutes, the same writes with the same `token` take effect once. None: a new token. The answer "in progress"
-    means that DynamoDB still works at an earlier copy of the request, and does not tell the result. So this function
-    repeats the request, as often as the result of `retries()` allows, and then raises StoreUnreachableError.
+    For ten minutes, the same writes with the same `token` take effect once; None: this call makes a token. The answer
+    "in progress" means that DynamoDB still works at an earlier copy of the request, and does not tell the result. So
+    this function repeats the request, as often as `retries()` allows, and then raises StoreUnreachableError.
     """
     parameters: Any = {"TransactItems": writes, "ClientRequestToken": token or str(uuid4())}
 
@@ -179,8 +179,8 @@ def commit_change(
     picks the shard.
 
     If the key has a live receipt, raises AlreadyCountedError, even if another write failed, too. If a condition of
-    `writes` failed, raises ChangeRefusedError; but if there was a conflict, too, the next attempt decides. Raises
-    StoreBusyError when conflicts or throttling outlast the retries, or what botocore's error maps to.
+    `writes` failed, raises ChangeRefusedError; but if a write met a conflict or throttling, the next attempt decides.
+    Raises StoreBusyError when conflicts or throttling outlast the retries, or what botocore's error maps to.
 
     `may_spill`: raises HotTallyError when the caller is to spill the change: at once after throttling, because a spill
     needs a quarter of the capacity; after SPILL_RETRIES_MAX conflicts; and while the breaker is open. A conflict on
@@ -218,15 +218,15 @@ def commit_change(
 
 
 def _receipt_matches(receipt: Write, writes: Sequence[Write]) -> bool:
-    """Returns whether the receipt has a condition, and, if it has an amount, the amount is the sum of the updates."""
+    """Returns whether the receipt has a condition, and, if it has an amount, the updates add up to this amount."""
     put, moves = receipt["Put"], [write["Update"]["ExpressionAttributeValues"] for write in writes if "Update" in write]
     if (amount := put["Item"].get("amount")) and int(amount["N"]) != sum(int(move[":amount"]["N"]) for move in moves):
-        return False  # neither the receipt nor the updates of an override have an amount
+        return False
     return "ConditionExpression" in put
 
 
 def _conflict_is_over_tally(sent: SendResult, writes: Sequence[Write], counter: Counter) -> bool:
-    """Returns whether a shard's write met a conflict. A conflict of a receipt, a child or a text alone is not one."""
+    """Returns whether a shard's write met a conflict, and not only the write of a receipt, a child or a text."""
     for write, code in zip(writes, sent.codes, strict=False):
         ((_, target),) = write.items()
         sort_key = target.get("Key", target.get("Item", {})).get("SK")

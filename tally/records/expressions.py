@@ -110,7 +110,7 @@ class Action:
         return cls("DELETE", _path(path), members)
 
     def overlaps(self, other: Action) -> bool:
-        """Returns whether the paths are equal, one contains the other, or one takes a list for the other's map."""
+        """Returns whether the paths are equal, one contains the other, or one has an index at the place of a name."""
         for mine, theirs in zip(self.path.steps, other.path.steps, strict=False):
             if mine != theirs:
                 return type(mine) is not type(theirs)

@@ -27,7 +27,7 @@ from ..errors import ConfigurationError, InvalidInputError, TallyError
 R = TypeVar("R")
 KEY_BYTES_MAX = {"partition key": 2048, "sort key": 1024}
 NESTING_MAX = 32  # levels of lists and maps in one value: DynamoDB's limit
-_DECLARATION, _ATTRIBUTES = "tally", "__tally_attributes__"
+_DECLARATION, _ATTRIBUTES = "tally", "__tally_attributes__"  # where a field and a record class have what they declare
 _SERIALIZER, _DESERIALIZER = TypeSerializer(), TypeDeserializer()
 _ACCEPTED_TYPES: dict[Any, Any] = {  # for each declared type, the types of its values; bool first: True is an int, too
     bool: bool,
@@ -128,8 +128,8 @@ def attribute(*, name: str, default: Any = dataclasses.MISSING) -> Any:
     return dataclasses.field(default=default, metadata={_DECLARATION: (name, None, None)})
 
 
-# A type checker takes a call of atomic_counter, which is no field specifier, for a default value. So it does not
-# require the counter as an argument of the constructor.
+# atomic_counter is not a field specifier, so a type checker takes its call for a default value, and does not require
+# the counter as an argument of the constructor.
 @dataclass_transform(kw_only_default=True, field_specifiers=(partition_key, sort_key, attribute, dataclasses.field))
 def record(cls: type[R]) -> type[R]:
     """Makes a record class, a dataclass with keyword arguments only. Raises ConfigurationError with the reason."""
@@ -179,7 +179,7 @@ def coerce(value: Any, type_: Any, where: str, depth: int = 1) -> Any:
     """Returns a value, which a caller gave or boto3 read, converted to the declared type.
 
     For `Any`, whole numbers become int, and bytearray and boto3's Binary become bytes. Raises ValueError with a reason
-    that names `where`, such as `tags[0]`. `depth`: 1, and 1 for each list or map around the value.
+    that names `where`, such as `tags[0]`. `depth`: how many lists and maps are around the value, plus 1.
     """
     kind, inner = get_origin(type_) or type_, get_args(type_)
     if value is None and (kind is Any or NoneType in inner):
@@ -215,7 +215,7 @@ def coerce(value: Any, type_: Any, where: str, depth: int = 1) -> Any:
 
 def _number(value: int | Decimal, type_: Any, where: str) -> int | Decimal:
     number = Decimal(value)
-    if not number.is_finite() or not -130 <= number.adjusted() <= 125:  # an int of a million digits takes minutes
+    if not number.is_finite() or not -130 <= number.adjusted() <= 125:  # to compute 1E+1000000 takes minutes
         raise ValueError(f"{where} is not a number from 1E-130 to 9.99E+125")
     if type_ is not Decimal and number == number.to_integral_value():
         return int(number)

@@ -238,8 +238,8 @@ class Records(Generic[R]):
     def _send(self, write: Write, make_error: Callable[[Item | None], CallerError]) -> Mapping[str, Any]:
         """Sends one write, and retries after a conflict or throttling. Returns DynamoDB's answer.
 
-        All copies of an exact write have one token. In a transaction, DynamoDB rejects an update that writes only the
-        key. Such an update is a request of its own; a second copy has no effect.
+        All copies of an exact write have one token. In a transaction, DynamoDB rejects an update without changes, which
+        only makes a missing item. Such an update is a request of its own; a second copy has no effect.
 
         If the condition failed, raises what `make_error` returns for the old item. Raises StoreBusyError, or what
         botocore's error maps to.

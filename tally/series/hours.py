@@ -46,9 +46,9 @@ from .progress import EXPIRY_GRACE_DAYS, HOUR_S, PROGRESS, Progress, hour_of, mi
 
 PART_MINUTES = 20  # minutes between two sets of running segments: with the day's item, a tally costs 1.1 WCU an hour
 DAY_S = 24 * HOUR_S
-LOOKBACK_MINUTES = 20  # the series begin so many minutes before the first sweep, because changes were booked before it
-LONG_LOSS_S = segments.SEGMENT_KEPT_S - 2 * DAY_S  # a loss that is longer may also have lost an hour's running segments
-LONG_LOSS_HOURS_S = 2 * HOUR_S  # the hour in which a long loss began and the hour before, which days may lack
+LOOKBACK_MINUTES = 20  # the series begin so many minutes before the first sweep, because changes may be older
+LONG_LOSS_S = segments.SEGMENT_KEPT_S - 2 * DAY_S  # during a longer loss, an hour's running segments may expire
+LONG_LOSS_HOURS_S = 2 * HOUR_S  # days may lack the hour in which a long loss began, and the hour before
 SUMS_MAX = 1_000_000  # tallies in memory, about 200 MB; if more tallies moved, a part of the hour has fewer minutes
 SEGMENT_BYTES = 60_000  # of a running segment, before compression; a reader of one tally reads one segment
 ENTRY_BYTES = 20  # of a running segment's entry, without its id
@@ -58,7 +58,7 @@ TOTAL_ID = ""  # the id of the total of a counter's tallies
 IMPORT = "IMPORT#"  # the beginning of the sort key of a day of imports
 
 Sums = dict[tuple[str, str], int]
-"""Amounts by counter and id. The id of an import ends with its day."""
+"""Amounts by counter and id. The id of an imported amount ends with `#` and the day of the import's row."""
 
 
 class HourAmount(NamedTuple):
@@ -110,10 +110,9 @@ def sum_up(store: Store, judged: int, *, until_s: float) -> int:
 
 def _store_missing(store: Store, progress_: Progress) -> Progress:
     """Stores since when the hours may lack changes, because the bookkeeper has dead letters, or losses that nobody has
-    acknowledged. Both are stored before their minutes are judged, so this call reads them in time."""
+    acknowledged. Dead letters and losses are stored before their minutes are judged, so this call misses none."""
     letter_s = watermark.oldest_dead_letter_s(store, BOOKKEEPER)  # read first: a discarded dead letter becomes a loss
     losses = (lost for lost in loss.list_losses(store) if lost.consumer == BOOKKEEPER)
-    # A long loss may also have lost the running segments of the hours in which it began.
     lost_s = [lost.since_s - (LONG_LOSS_HOURS_S if lost.until_s - lost.since_s > LONG_LOSS_S else 0) for lost in losses]
     new = progress_.with_missing(min([letter_s, *lost_s]), store.settings.minute_of(clock.now_s()))
     return progress_ if new == progress_ else _store_progress(store, progress_, new)
@@ -166,7 +165,7 @@ def _add_minute(store: Store, sums: Sums, minute: int) -> None:
         booked = segments.columns(segment)
         for counter, (ids, expected, _) in booked.items():
             for id_, amount in zip(ids, expected, strict=True):
-                sums[counter, id_.partition("#")[0]] += amount  # without its period
+                sums[counter, id_.partition("#")[0]] += amount  # by the id without its period
         for counter, id_, day, amount in segments.imported_amounts(segment, booked):
             name = id_.partition("#")[0]
             sums[counter, name] -= amount

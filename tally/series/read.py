@@ -97,11 +97,11 @@ class ImportedHour(NamedTuple):
 def read_imports(
     store: Store, counter: str, id_: str, progress_: Progress, running: Iterable[HourAmount], wanted: SeriesRange
 ) -> Iterator[ImportedHour]:
-    """Yields the imports of a tally into the days (UTC) of a range. `running`: its amounts in the present hour."""
+    """Yields the imports of a tally into the days (UTC) of a range. `running`: the tally's running amounts."""
     first, last = (hours.day_name(max(-1, hour // 24)) for hour in (wanted.first, wanted.end - 1))
     low, high = f"{hours.IMPORT}{first}", f"{hours.IMPORT}{last}"
     for sort_key, hour, amount in _stored_amounts(store, counter, id_, low, high):
-        if hour < progress_.hour:
+        if hour < progress_.hour:  # the running amounts are of the present hour
             yield ImportedHour(sort_key.removeprefix(hours.IMPORT), hour, amount)
     for entry in running:
         if first <= entry.import_day <= last:

@@ -1,9 +1,9 @@
 """Top lists: the tallies of a counter that moved most in an hour, a day or a month.
 
-The list of an hour is exact: with each part of the hour (hours.py), the sweep reads every tally and writes the list. A
-list has the tallies that moved up most, and the tallies that moved down most. The list of a day is merged from the
-lists of its hours, and the list of a month from the lists of its days. If a tally is not on each of these lists, its
-sum may be too low or too high. `error_max` is the most by which the sum may be wrong.
+The list of an hour is exact: after each part of the hour (hours.py), the sweep reads the sums of every tally and writes
+the list. A list has the tallies that moved up most, and the tallies that moved down most. The list of a day is merged
+from the lists of its hours, and the list of a month from the lists of its days. If a tally is not on each of these
+lists, its sum may be too low or too high. `error_max` is the most by which the sum may be wrong.
 
 In the ledger, PK, SK -> attributes:
     top     TOP#hour#counter, 2026-11-22T13 -> body, least (TopList.cutoff), error, through (the last minute)

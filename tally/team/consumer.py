@@ -52,9 +52,10 @@ class ItemChange(NamedTuple):
     `old`, `new`: what the item contributes before and after the record. `team_number_before`, `team_number`: the team's
     own number before and after. `scan`: the open scan. `marker`: the key of the item's marker, as JSON; "" if the
     recount does not need the marker. `needs_marker`: the scan may have read the item after the record, so the marker
-    decides. `is_near_scan_end`: the scan ended before the record, but DynamoDB may stamp the item's next record with
-    an older time, up to CLOCK_SLACK; so this record writes the marker for the next. `pair` (streams/fold.py): always
-    "", because one record has both halves. `example`: the item's key, and why it cannot be counted; "" if it can.
+    says whether the record moves the recount. `is_near_scan_end`: the scan ended before the record. But DynamoDB may
+    stamp the item's next record with a time that is up to CLOCK_SLACK older, so this record writes the marker that the
+    next record needs. `pair` (streams/fold.py): always "", because one record has both halves. `example`: the item's
+    key, and why the item cannot be counted; "" if it can be counted.
     """
 
     counter: Counter
@@ -127,8 +128,8 @@ class ItemsBatch(Batch):
         self.consumer = StreamConsumer(NAME, {self.table: read}, partial(ItemsRun, markers_before=markers))
 
     def _open_scans(self) -> Iterable[tuple[str, Scan | None]]:
-        """Yields the counters whose items are counted, each with its open scan, or None. Other counters skip the
-        records, because their next scans read the items."""
+        """Yields the counters whose items are counted, each with its open scan, or None. The consumer skips the records
+        for the other counters, because their next scans read the items."""
         counters = counters_of_table(self.handler.counters, self.table)
         for name, scan in scan_state.scans_for_consumer(self.call.store, self.table, counters).items():
             counter = counters[name]
@@ -161,8 +162,8 @@ class ItemsRun(Run):
             if value
         }
         marked = {each.marker for each in effects if each.needs_marker or each.is_near_scan_end}
-        listed = groups - self.team_number_notes.keys() if any(each.counter.watch for each in effects) else ()
-        new = len(groups - self.sums.keys()) + len(marked - self.markers_after.keys()) + len(listed)
+        new_notes = groups - self.team_number_notes.keys() if any(each.counter.watch for each in effects) else ()
+        new = len(groups - self.sums.keys()) + len(marked - self.markers_after.keys()) + len(new_notes)
         return self._items_to_write + new <= ITEMS_MAX
 
     def add(self, effects: Sequence[Any]) -> None:
@@ -241,7 +242,7 @@ class ItemsRun(Run):
             if noted:
                 writes.append(watch_write(table, effect.counter, effect.id, noted.at_s))
         for text, marker in self.markers_after.items():
-            if text not in self.markers_before:
+            if text not in self.markers_before:  # a marker that a record near the end of the scan writes is not read
                 writes.append(first_seen.stream_marker_write(table, json.loads(text), now_s))
             elif marker != (before := self.markers_before[text]):
                 writes.append(first_seen.marker_write(table, json.loads(text), before, marker, now_s))

@@ -29,7 +29,8 @@ STALE_MAX = 3  # attributes of older scans that an item may keep, because their 
 
 class Difference(NamedTuple):
     """The number of one group, its recount, and its `drift` row. `is_set`: this scan or a newer scan has set the number
-    to its recount. `first_item`: the group's shard 0, on which a scan stores the team's number."""
+    to its recount. `first_item`: the group's shard 0, on which a scan stores the team's number. `has_stale_recounts`:
+    an item of the group has more than STALE_MAX attributes of older scans."""
 
     group: str
     number: int
@@ -98,7 +99,7 @@ class Recount(ScanReader):
         return self._commit_while_open({"Update": add}, listed)
 
     def set_many(self, differences: Sequence[Difference]) -> list[Difference]:
-        """Sets the numbers of groups to their recounts, many at once. Returns the differences for `set_number` to set.
+        """Sets the numbers of groups to their recounts, many at once. Returns the differences that it did not set.
 
         All writes have one condition: the scan is open, and the items are not counted yet. Nobody can note a difference
         as drift before the items are counted, because `report_drift` needs counted items.

@@ -42,7 +42,7 @@ CountedItem = tuple[Item, Contribution, Item]
 
 
 class Step(NamedTuple):
-    """The result of one transaction of a scan: how many items it read and added, and the units that both cost."""
+    """The result of one transaction of a scan: how many items it read and added, and the units that this cost."""
 
     read: int
     added: int
@@ -98,7 +98,7 @@ class ScanReader:
 
     @property
     def is_by_partition(self) -> bool:
-        """Whether the scan can read its groups as partitions. The items of a reserved group may be anywhere."""
+        """Whether the scan can read its groups as partitions. A reserved group has items of all partitions."""
         groups = self.scan.groups
         has_reserved = any(group.startswith(RESERVED_GROUP_PREFIX) for group in groups)
         return bool(groups) and self.items_declaration.group_by is None and not has_reserved
@@ -122,7 +122,7 @@ class ScanReader:
                 added, written = self._add(pack.items, read)
                 yield Step(len(pack.items), added, units, written)
                 units = 0.0
-            # No transaction stored this page's position: a continued scan would read it again. No spot check continues.
+            # No transaction stored this page's position, after which a scan continues. A spot check never continues.
             if page and not written and not self.scan.is_spot_check:
                 position = scan_state.position_write(self.store, self.scan, self.key_of(page[-1]), read)
                 if not try_commit(self.store, [position]):

@@ -34,7 +34,7 @@ TEAM_NUMBER_PREFIX = "team_number#"
 
 
 class Scan(NamedTuple):
-    """The last scan of a counter's items. Times are in epoch seconds; 0: the scan has not come so far."""
+    """The last scan of a counter's items. `began_s`, `ended_s`: in epoch seconds; 0: it has not begun or ended."""
 
     counter: str
     generation: int = 0
@@ -72,7 +72,7 @@ class Scan(NamedTuple):
 
     @property
     def recount_attribute(self) -> str:
-        """The attribute of tally items that the scan counts into. No counter has this attribute."""
+        """The attribute of tally items that the scan counts into. No counter may declare this attribute."""
         return f"{RECOUNT_PREFIX}{self.generation}"
 
     @property
@@ -81,7 +81,7 @@ class Scan(NamedTuple):
         return f"{TEAM_NUMBER_PREFIX}{self.generation}"
 
     def is_for_other_declaration(self, counter: Counter | None) -> bool:
-        """Returns whether the number or an open scan counts by another declaration. `counter`: None if not declared."""
+        """Returns whether the number or an open scan counts by another declaration than `counter` (None: removed)."""
         declared = "" if counter is None else counter.items_digest
         return not {self.counted_by, "" if self.closed else self.digest} <= {"", declared}
 

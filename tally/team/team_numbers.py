@@ -105,8 +105,8 @@ def expired_stretches(item: Mapping[str, Any], since_s: float) -> list[str]:
 def merged_stretches(item: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, int], Sequence[str]]]:
     """If an item has more than STRETCHES_MAX stretches, merges the oldest. Yields the new values and the old names.
 
-    After a merge, the bounds stay wide for longer. Without it, the item would grow while a dead letter waits, and
-    DynamoDB bills each write by the whole item.
+    After a merge, the bounds stay wide for longer. Without it, the item would grow while a dead letter waits, because
+    no stretch expires until then, and DynamoDB bills each write by the whole item.
     """
     for start in (UP, DOWN):
         names = _stretches(item, start)

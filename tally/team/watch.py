@@ -112,7 +112,7 @@ def check_group(store: Store, counter: Counter, listed: Item, passed_s: int, now
     excess = low if low > 0 else high if high < 0 else 0  # the part of the excess that the bounds prove
     minute = store.settings.minute_of(now_s)
     if excess != row.drift:
-        if not counter.watch.same_transaction or excess == 0:
+        if not counter.watch.same_transaction or excess == 0:  # the bounds allow for `within_s`, so confirm at once
             writes.append(rows.recount_write(store, row, excess, now_s))
         elif minute > row.last_minute:  # one value a minute, so that drift is confirmed after some minutes
             writes.append(rows.drift_write(store, row, excess, now_s, minute))

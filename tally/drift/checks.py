@@ -90,7 +90,7 @@ def judged_check(store: Store) -> Check:
 
 
 def drift_check(store: Store, most: int | None = None) -> Check:
-    """Checks for confirmed drift. `most`: reads at most so many drift rows (None: all)."""
+    """Checks for confirmed drift. `most`: how many drift rows it reads at most; None: all rows."""
     watermark_ = watermark.read(store)
     drifts = list(islice(rows.all_rows(store), most))
     confirmed = [f"{row.counter} {row.target} {row.drift:+d}" for row in drifts if row.confirmed_amount(watermark_)]
@@ -100,7 +100,7 @@ def drift_check(store: Store, most: int | None = None) -> Check:
 
 
 def dead_letters_check(store: Store, most: int | None = None) -> Check:
-    """Checks for dead letters. `most`: reads at most so many (None: all)."""
+    """Checks for dead letters. `most`: how many markers it reads at most; None: all markers."""
     markers = list(islice(dead_letters.list_markers(Call(store)), most))
     oldest_s = min((marker.at_s for marker in markers), default=None)
     since = f", the oldest since {format_time(oldest_s)}" if oldest_s is not None else ""
@@ -137,7 +137,7 @@ def declarations_check(store: Store, counters: Mapping[str, Counter]) -> Check:
 
 
 def alarms_check(states: Mapping[str, str]) -> Check:
-    """Checks the stack's alarms. `states`: the state by the alarm's name; empty: unknown, as each stack has alarms."""
+    """Checks the stack's alarms. `states`: by the alarm's name. If `states` is empty, the result is unknown."""
     if not states:
         return Check("CloudWatch lists no alarm of this stack", {"alarms": {}}, None)
     in_alarm = sorted(name for name, state in states.items() if state == "ALARM")
@@ -178,13 +178,13 @@ def _ago(age_s: int | None) -> str:
 
 
 def status(
-    call: Call, counters: Mapping[str, Counter], more: Mapping[str, Callable[[], Check]] = MappingProxyType({})
+    call: Call, counters: Mapping[str, Counter], other_checks: Mapping[str, Callable[[], Check]] = MappingProxyType({})
 ) -> dict[str, Any]:
     """Runs the checks, and returns a `Status` (operations/drift.py).
 
-    `more`: by the name of a part, the check of a subpackage that this subpackage cannot import.
+    `other_checks`: by the name of a part, the check of a subpackage that this subpackage cannot import.
     """
-    settings, checks = call.store.settings, _run_checks(call, counters, more)
+    settings, checks = call.store.settings, _run_checks(call, counters, other_checks)
     failed = {check.failed for check in checks.values()}
     return {
         "well": False if True in failed else None if None in failed else True,
@@ -203,7 +203,7 @@ def status(
 
 
 def _run_checks(
-    call: Call, counters: Mapping[str, Counter], more: Mapping[str, Callable[[], Check]]
+    call: Call, counters: Mapping[str, Counter], other_checks: Mapping[str, Callable[[], Check]]
 ) -> dict[str, Check]:
     """Runs every check. If the store does not answer a ping, checks that read the store are unknown, and do not run."""
     store = call.store
@@ -221,7 +221,7 @@ def _run_checks(
         "lost records": lambda: lost_records_check(store),
         "holds": lambda: holds_check(store),
         "counters": lambda: declarations_check(store, counters),
-        **more,
+        **other_checks,
     }
     unreached = Check("the store does not answer", {}, None)
     of_tables = {name: unreached if reached.failed else _run_safely(check) for name, check in parts.items()}
@@ -254,7 +254,7 @@ def _run_topic_check(check: Callable[[Settings], Check], settings: Settings) -> 
 
 
 def _alarms(settings: Settings) -> Check:
-    """Checks the alarms that publish to the stack's topic. Lists by the stack's name, as the role may list no more."""
+    """Checks the alarms that publish to the stack's topic. Lists by the stack's name: the role may list only these."""
     pages = _client("cloudwatch").get_paginator("describe_alarms").paginate(AlarmNamePrefix=f"{settings.stack}-")
     of_name = [alarm for page in pages for alarm in page["MetricAlarms"]]
     # The topic decides, because the alarms of a stage `shop-2` begin with `Tally-shop-`, too.

@@ -118,7 +118,7 @@ def differences(store: Store, minute: int, cache: SegmentCache | None = None) ->
 
 def _unpaired_amount(store: Store, half: tuple[str, str, str], minute: int, cache: SegmentCache) -> int:
     """Returns the part of a half that no half of a neighbouring minute cancels out. Begins at the first of the
-    neighbouring minutes with this half, because a like that a user puts and deletes in turn has halves in many."""
+    consecutive minutes with this half, because all removals of a child that is put by hand have one pair name."""
 
     def halves_of(near_minute: int) -> Halves:
         if near_minute not in cache.halves:

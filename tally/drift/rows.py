@@ -114,7 +114,7 @@ def recount_write(store: Store, row: DriftRow, drift: int, now_s: float) -> Writ
 
 
 def forget_write(store: Store, row: DriftRow, remaining: int, now_s: float) -> Write:
-    """Returns the write that keeps the part `remaining` of a drift, as confirmed, and deletes the part that is not."""
+    """Returns the write that keeps the part `remaining` of a drift, as confirmed drift, and deletes the other part."""
     assert min(row.drift, 0) <= remaining <= max(row.drift, 0), "a part of the drift is kept"
     values = {"drift": remaining} if remaining else {"drift": 0, "expiration": int(now_s) + segments.SEGMENT_KEPT_S}
     table, name = store.settings.ledger_table, row_key(row.counter, row.target)
@@ -160,7 +160,7 @@ def list_drift(call: Call, limit: int, after: str | None) -> dict[str, Any]:
     `after`: the digest of the last tally of the page before; None: the first page. `cursor` is null on the last page.
     """
     watermark_ = watermark.read(call.store)
-    start = _FIRST if after is None else min(f"{after} ", _LAST)  # the space: after this digest; any text may come
+    start = _FIRST if after is None else min(f"{after} ", _LAST)  # the space excludes the digest `after`
     drifting = list(islice(all_rows(call.store, start), limit + 1))
     cursor = encode_cursor(keys.tally_digest(*drifting[limit - 1][:2])) if len(drifting) > limit else None
     return {"drift": [drift.body(watermark_) for drift in drifting[:limit]], "cursor": cursor}

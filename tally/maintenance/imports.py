@@ -37,7 +37,7 @@ KEPT_DAYS = 30
 """The life of an import's receipts. The options of the counter and of the deployment do not change this life."""
 RESTART_S = (KEPT_DAYS - 1) * 24 * 3600
 """For how long a run that was killed may be started a second time: all of its receipts still exist."""
-VALUE_MAX = 10**37  # of one row: a tally has at most 38 digits, so it takes nine such rows
+VALUE_MAX = 10**37  # of one row: a tally has at most 38 digits, so nine such rows fit into it
 ROWS_MAX = 1000  # of a chunk, even if all rows are of one tally
 PARENTS_MAX = 100  # DynamoDB's limit of a BatchGetItem
 
@@ -79,7 +79,7 @@ class Chunk(NamedTuple, Generic[Row]):
 
 
 def sets_number(counter: Counter) -> bool:
-    """Returns whether an import sets the number and does not add: if a counter is numbered or has a start."""
+    """Returns whether an import sets the number instead of adding to it: if the counter is numbered or has a start."""
     return counter.numbered or counter.start != 0
 
 
@@ -97,7 +97,7 @@ def refusal_of_import(counter: Counter, *, children: bool) -> str:
 
 
 def number_chunks(counter: Counter, rows: Iterable[NumberRow]) -> Iterator[Chunk[NumberRow]]:
-    """Yields chunks, each of one day. Of a conditional counter, each row is a chunk, so it is refused alone."""
+    """Yields chunks, each of one day. If a limit may refuse rows, each row is a chunk, so that it is refused alone."""
     rows_max = 1 if counter.is_conditional else ROWS_MAX
     number = 0
     for _, of_day in groupby(rows, attrgetter("day")):

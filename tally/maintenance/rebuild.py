@@ -124,7 +124,7 @@ def missing_of(store: Store, counter: Counter, target: str, days: Mapping[int, D
 
 def _may_be_lost(counter: Counter, amount: int, of_day: DayReceipts) -> bool:
     """Returns whether receipts may be lost. `amount`: a day's receipts less the day's note. If `amount` and the
-    counter's step differ in sign, voids may be lost, at most all voids of the day. Otherwise a receipt was removed."""
+    counter's step differ in sign, voids may be lost. If the day has fewer voids, somebody removed receipts instead."""
     if counter.delta is None or amount * counter.delta > 0:
         return amount != 0
     voided = of_day.down if counter.delta > 0 else of_day.amount - of_day.down
@@ -132,7 +132,7 @@ def _may_be_lost(counter: Counter, amount: int, of_day: DayReceipts) -> bool:
 
 
 def _ledger_lost(store: Store, days: Mapping[int, int]) -> bool:
-    """Returns whether the ledger may have lost records of these days. If not, what the rollup lost was drift."""
+    """Returns whether the ledger may have lost records of these days. If not, it showed the lost receipts as drift."""
     known = [(lost.consumer, lost.since_s, lost.until_s) for lost in loss.list_losses(store)]
     known += [(entry["consumer"], entry["since"], entry["until"]) for entry in history.acknowledged_losses(store)]
     minute = store.settings.minute_of

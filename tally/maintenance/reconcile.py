@@ -115,7 +115,7 @@ class Reconciler:
     def minute_to_judge(self) -> int:
         """Returns the minute that must be judged for a repair that is requested now. Raises RepairNotReadyError."""
         minute, noted_s = self.store.settings.minute_of, self._require_complete_ledger().written_s
-        return max(minute(self.clock()), minute(noted_s) + 1)  # this machine's clock may be slower than the sweep's
+        return max(minute(self.clock()), minute(noted_s) + 1)  # this machine's clock may be behind the sweep's
 
     def wait_until_judged(self, required_minute: int, tell: Callable[[int], object] = lambda left: None) -> None:
         """Waits until the judge has judged a minute.
@@ -274,8 +274,8 @@ def repair_writes(store: Store, finding: Finding, by: str, why: str, now_s: floa
 def _expectations(finding: Finding) -> dict[int, Expected]:
     """Returns what a repair expects of each shard: by a count, the number and nonce; by lost receipts, the day notes.
 
-    A repair also expects that missing shards stay missing, as many as fit into the transaction. A new shard among the
-    others does no harm, because the transaction that makes the shard also makes its child."""
+    A repair also expects that missing shards stay missing, as many as fit into the transaction. If a shard that does
+    not fit is made, it does no harm, because the transaction that makes the shard also makes its child."""
     counted = [finding.counter.attribute, "nonce"] if finding.how == history.RECOUNT else []
     names = counted or [tallies.day_note(day) for day in finding.days]
     if counted and len(finding.shards) > SHARDS_CHECKED_MAX:

@@ -16,7 +16,7 @@ so the repair adds no receipts of that day. The repair counts the children of ea
 streams had not delivered: traffic of some seconds.
 
 If a counter has `visible="now"`, a change in the restored second may be halved: its receipt or its count is missing.
-Holds and repairs may be halved, too. AWS puts the skew at much less than a second. The tables do not show the halves.
+Holds and repairs may be halved, too. AWS puts the tables' skew at much less than a second. No table shows the halves.
 
 Copies of a vault are of three moments, which may be minutes apart. Tallies are as in `counts`, and spilled receipts
 are added. Of the ledger only the history and the holds stay, because drift may have appeared, or may have been
@@ -47,7 +47,7 @@ from .rebuild import Accepted, Window
 from .reconcile import Finding, RepairNotReadyError, repair_writes
 
 DELETED_AT_ONCE = 100  # items in a transaction
-ALL_TIME = float("inf")  # the rollup has added every child that it will ever add
+ALL_TIME = float("inf")  # for `count_children`: no rollup runs that could add a child later
 
 Tell = Callable[[int], object]
 """A function that gets the number of items that were read."""
@@ -172,7 +172,7 @@ def window(store: Store, restored_s: float) -> Window | None:
 
 
 def _wrong_parents(store: Store, counters: Mapping[str, Counter], tell: Tell) -> Iterator[Finding]:
-    """Yields tallies that differ from the number of their children, and tallies that drift, whose drift comes to 0."""
+    """Yields tallies that differ from the number of their children, and tallies that drift. A repair ends the drift."""
     drifting = {(row.counter, row.target) for row in rows.all_rows(store)}
     for counter, target, tally, children in recount.scan_parents(store, counters):
         tell(1 + children)

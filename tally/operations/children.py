@@ -423,7 +423,7 @@ def _answer_each(
     refusal_for: Callable[[Counter], CallerError | None],
     child_of: Callable[[Counter, str], str],
 ) -> list[dict[str, Any]]:
-    """Returns for each counter and id of `of` whether the child is present that `child_of` names, or an error."""
+    """Returns for each counter and id of `of` whether the child that `child_of` names is present, or an error."""
     refused: dict[tuple[str, str], CallerError] = {}
     for name, id_ in of:
         try:

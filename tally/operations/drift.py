@@ -112,7 +112,7 @@ class Declared(TypedDict):
     counts: Literal["changes", "children", "pages", "page visitors", "visitors", "items"]
     watched: Annotated[
         str | None,
-        {"description": "The team's attribute that Tally checks. `drift` then is the attribute's. Null: no attribute."},
+        {"description": "The team's attribute that Tally checks, and whose drift it reports. Null: no attribute."},
     ]
     retired: bool
     numbered: bool

@@ -58,7 +58,7 @@ def _refusal_of_hold(counter: Counter) -> CallerError | None:
 
 
 def _refusal_of_settling(counter: Counter) -> CallerError | None:
-    """Returns why this counter has no holds to settle; None if it may. A later declaration stops only new holds."""
+    """Returns why this counter has no holds to settle; None if it may have holds, perhaps of an older declaration."""
     return None if counter.may_settle_holds else _refusal_of_hold(counter)
 
 

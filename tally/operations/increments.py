@@ -33,7 +33,7 @@ class Counted(TypedDict):
     visible: WhenVisible
     period: NotRequired[PeriodName]
     number: NotRequired[
-        Annotated[int, {"description": "Of a numbered counter: the number that this change took, and no other."}]
+        Annotated[int, {"description": "Of a numbered counter: the number that this change took, and no other change."}]
     ]
     last: NotRequired[Annotated[bool, {"description": "Of a numbered counter: whether `number` is the last one."}]]
     over: NotRequired[
@@ -107,7 +107,7 @@ def _needs_of_override(action: str) -> Callable[[Sequence[Counter]], needs.Needs
 
 def _needs_to_increment(counters: Sequence[Counter]) -> needs.Needs:
     """Returns the access that a change needs. A change may read the number for the answer. A change of a numbered
-    counter first reads the number. If no number is left, the change looks for the receipt that a retry must find."""
+    counter first reads the number. If no number is left, the change may be a retry, so it looks for its receipt."""
     needed = needs.to_count(counters) | needs.on_counts(counters, "Query") | needs.to_release_expired_holds(counters)
     if any(counter.numbered for counter in counters):
         needed |= needs.FIND_RECEIPT

@@ -122,9 +122,9 @@ def get_tallies(call: Call, *, of: CountersAndIds) -> Answer[Values]:
     1 to 100 numbers, in the order of the request; 0 where nothing was counted. If an entry cannot be read, it has an
     `error`, and the other entries have their values. With long ids send fewer: URL and headers may have 10 KB.
     """
-    tallies = {pair: _resolve_tally(call, *pair, must_be_public=True) for pair in of}
-    ages_s = [one.counter.cache_s for one in tallies.values() if isinstance(one, Tally)]
-    return Answer(_read_answer(call, of, tallies), max_age_s=min(ages_s, default=MAX_AGE_DEFAULT_S))
+    resolved = {pair: _resolve_tally(call, *pair, must_be_public=True) for pair in of}
+    ages_s = [one.counter.cache_s for one in resolved.values() if isinstance(one, Tally)]
+    return Answer(_read_answer(call, of, resolved), max_age_s=min(ages_s, default=MAX_AGE_DEFAULT_S))
 
 
 @operation(

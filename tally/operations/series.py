@@ -42,7 +42,7 @@ class Series(TypedDict):
     ]
     repairs: list[RepairOfSeries]
     since: Annotated[
-        int | None, {"minimum": 0, "description": "When the series begin, in seconds since 1970. Null: not yet."}
+        int | None, {"minimum": 0, "description": "When the series begin, in seconds since 1970. Null: no series."}
     ]
     as_of: AsOf
 

@@ -98,7 +98,7 @@ class Sweep:
         self.shards = shards or StreamShards(arns | {name: own.stream for name, own in settings.team_tables.items()})
 
     def __call__(self, event: object, context: Any) -> dict[str, int]:
-        """Runs the parts, each within its share of the time, also after a failure. Then raises the first failure."""
+        """Runs all parts, each within its share of the time. If a part fails, raises the first failure at the end."""
         until_s = self.store.clock() + context.get_remaining_time_in_millis() / 1000 - RESERVE_S
         results: dict[str, int] = {}
         failures: list[Exception] = []
@@ -160,7 +160,7 @@ def judge_closed_minutes(store: Store, watermark_: Watermark, now_s: float, unti
     judged = judge.judge(store, watermark_, now_s, until_s=until_s)
     gauges = {observe.SWEEP_UNFINISHED: int(not judged.finished)}
     if judged.last >= 0:
-        gauges[observe.JUDGED_AGE] = max(0, int(now_s) - (judged.last + 1) * store.settings.minute_s)  # of its end
+        gauges[observe.JUDGED_AGE] = max(0, int(now_s) - (judged.last + 1) * store.settings.minute_s)  # since its end
     observe.write_metrics(gauges)
     return {
         "minutes": judged.minutes,

@@ -55,7 +55,7 @@ _ROLLUP_AHEAD_MAX = 2  # minutes: the rollup's stamp is at most this much later 
 def read_receipt(declared: CounterIndex, record: Record) -> Sequence[Effect]:
     """Returns what an accepted change expects. The removal of a receipt, or a receipt without a change, has no effect.
 
-    A spilled change of an undeclared counter is a dead letter of both consumers. One redrive alone would make drift.
+    A spilled change of an undeclared counter is a dead letter of both consumers, so that neither books one half alone.
     """
     image = accepted_receipt(record)
     if image is None or CHANGE_ATTRIBUTES.isdisjoint(image):
@@ -107,7 +107,7 @@ def read_count(declared: CounterIndex, record: Record) -> Sequence[Effect]:
     new, old = change.get("NewImage") or {}, change.get("OldImage") or {}
     if (name != REMOVE and not new) or (name != INSERT and not old):
         raise PoisonRecordError(f"a {name} without its image")
-    # The item's start counts: another declaration may have written it. Only items put by hand lack start and nonce.
+    # The stored start counts, because the declaration may have changed. An item by hand has the declared start.
     start = items.int_attribute(dict(new), tallies.START_ATTRIBUTE, 0 if "nonce" in new else counter.start)
     moved = tallies.stored_number(counter, new, start) - tallies.stored_number(counter, old, start)
     effect = Effect(counter.name, id_, declared.minute_made(record))
@@ -142,7 +142,7 @@ def _tally_effects(effect: Effect, new: Image, old: Image) -> tuple[Effect, ...]
 def _child_effects(declared: CounterIndex, record: Record, counters: Sequence[Counter], id_: str) -> tuple[Effect, ...]:
     """Returns 1 for a new child, or -1 and the pair name for a removed child. A tombstone is not a child.
 
-    An imported child is booked as an import of the day on which it was made. Its removal is traffic.
+    An imported child is booked as an import of the day on which it was made. The removal of such a child is traffic.
     """
     name, change, minute = event_name(record), record["dynamodb"], declared.minute_made(record)
     is_child = name != REMOVE and TOMBSTONE not in change["NewImage"]
@@ -174,7 +174,7 @@ class SegmentRun(Run):
             if effect.events:
                 self.events += effect.events
                 continue
-            self.metered_changes[effect.counter] += effect.expected != 0 and effect.day < 0  # an import is no traffic
+            self.metered_changes[effect.counter] += effect.expected != 0 and effect.day < 0  # imports are not traffic
             if effect.minute <= self.context.last_closed_minute:
                 effect = effect._replace(minute=self.context.open_minute, pair="")
             if self.context.is_drift_exempt:

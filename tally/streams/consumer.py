@@ -107,7 +107,7 @@ class Batch:
         self.consumer = self.handler.consumer
 
     def apply(self, records: Sequence[Record]) -> str | None:
-        """Applies the records after the checkpoint. Returns the first sequence number that is left; None: none is."""
+        """Applies the records after the checkpoint. Returns the sequence number of the first that is left, if any."""
         store, numbered = self.call.store, fold.by_sequence(records)
         first, closed = next(iter(numbered.values())), -1  # -1: each minute takes entries
         failed: str = first["dynamodb"]["SequenceNumber"]

@@ -130,7 +130,7 @@ def send_unsent(store: Store, bus: Bus, now_s: float, until_s: float) -> dict[st
 
 
 def _unsent(store: Store, high: str, **more: Any) -> Iterator[Event]:
-    """Yields the unsent events up to the sort key `high`, the oldest first. `Limit`: at most so many of a partition."""
+    """Yields the unsent events up to the sort key `high`, the oldest first. `Limit`: of each partition, at most."""
     read = queries.partition_items if "Limit" not in more else queries.query
     partitions = [read(store, store.settings.ledger_table, one, high=high, **more) for one in _partitions(UNSENT)]
     return map(_event, merge(*partitions, key=_sort_key))

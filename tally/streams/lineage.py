@@ -37,7 +37,7 @@ ROLLUP, BOOKKEEPER, ITEMS = "rollup", "bookkeeper", "items"
 COUNTS, RECEIPTS = "counts", "receipts"
 Lineage = tuple[str, ...]  # ids: of a leaf (a shard that no shard follows), then of the shards before it
 PEEK_EMPTY = 5  # empty answers of GetRecords after which a shard is taken as empty; records may follow an empty answer
-PEEKED_MAX = 20  # answers read: over 20,000 expired receipts in a leaf without heartbeats delay the watermark
+PEEKED_MAX = 20  # answers that a sweep reads of a leaf; if all are of expired receipts, the leaf counts as unread
 
 
 class Checkpoint(NamedTuple):
@@ -101,7 +101,7 @@ class StreamsSnapshot:
         return [f"{table} {leaf[0]}" for table, leaf in leaves[:5]]
 
     def heartbeat_keys(self, table: str, leaf: Lineage, consumer: str = BOOKKEEPER) -> tuple[str, str]:
-        """Returns the keys of the newest heartbeats in a leaf, and in the nearest earlier shard with one; "": none."""
+        """Returns the keys of the newest heartbeat in a leaf, and of the newest heartbeat before the leaf; "": none."""
         own, *before = (self._checkpoint(consumer, table, id_).heartbeat for id_ in leaf)
         return own, next(filter(None, before), "")
 
@@ -148,7 +148,7 @@ class StreamsSnapshot:
         return True
 
     def _has_unread(self, consumer: str, table: str, leaf: Lineage) -> bool:
-        """Returns whether a consumer has unread records in a leaf, or in the shards back to one with a checkpoint."""
+        """Returns whether a consumer has unread records in a leaf, or in earlier shards that it has not finished."""
         if (table, leaf) not in self.has_unread:
             unread = False
             for id_ in leaf:

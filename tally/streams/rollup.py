@@ -50,7 +50,7 @@ def read_receipt(declared: CounterIndex, record: Record) -> Sequence[Effect]:
 
 
 def require_declared(declared: CounterIndex, name: str, id_: str) -> Counter:
-    """Returns the counter `name`. Raises PoisonRecordError if it is not declared, or `id_` is of no period of it."""
+    """Returns the counter `name`. Raises PoisonRecordError if it is not declared, or `id_` does not fit its periods."""
     counter = declared.by_name.get(name)
     if counter is None:
         raise PoisonRecordError(f"the counter {name[:64]!r} is not declared")

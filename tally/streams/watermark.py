@@ -81,13 +81,13 @@ class Watermark:
         return max(self.judged, max(first, first_restored) - 1)
 
     def last_added(self, minute: int) -> list[str]:
-        """If a judge stopped within this minute, returns the last tally that has it: counter and id; otherwise []."""
+        """If a judge stopped within this minute, returns counter and id of the last judged tally; otherwise []."""
         noted, *after = json.loads(self.item["after"]["S"]) if "after" in self.item else (-1,)
         return after if noted == minute else []
 
     @property
     def warm_up_until(self) -> int:
-        """Until this minute is judged, no drift is confirmed: halves of an older change may be on different minutes."""
+        """Until this minute is judged, no drift is confirmed: a change from before the ledger may be on two minutes."""
         return items.int_attribute(self.item, "warm_up_until", -1)
 
     @property
@@ -213,7 +213,7 @@ def advance(store: Store, shards: StreamShards, before: Watermark, now_s: float)
     assert all(int(values[name]) >= items.int_attribute(item, name) for name in _MONOTONIC)
     assert float(values["reads_complete_s"]) <= float(values["rollup_passed_s"])
     if before.judged < 0 and before.last_complete_minute(store.settings) >= store.settings.minute_of(began_s):
-        closed, minute_s = before.last_closed_minute(store.settings), store.settings.minute_s  # judged from the start
+        closed, minute_s = before.last_closed_minute(store.settings), store.settings.minute_s  # counts as judged
         values |= {"judged": closed, "first_judged_s": (closed + 1) * minute_s}
         values["warm_up_until"] = store.settings.minute_of(now_s) + 1
     # If another sweep has written the item since, or a consumer has begun the ledger, this sweep notes nothing.
@@ -252,7 +252,7 @@ def _values_of_losses(store: Store, before: Watermark, now_s: float) -> tuple[di
     oldest_letter_s = oldest_dead_letter_s(store, ROLLUP) if is_waiting else NOTHING_LOST_S
     known = loss.list_losses(store)  # read last, because a dead letter that is discarded now becomes a loss
     redriven_until = NOTHING_LOST_S if is_waiting else items.int_attribute(item, "redriven_until", -1)
-    if redriven_until == NOTHING_LOST_S and not is_waiting:  # since the last sweep, none is left
+    if redriven_until == NOTHING_LOST_S and not is_waiting:  # redriven since the last sweep
         redriven_until = store.settings.minute_of(now_s) + 1
     began_s, streams = items.int_attribute(item, "began_s", int(now_s)), _stream_arns(store.settings)
     booked_s = items.int_attribute(item, "bookkeeper_passed_s")

@@ -49,7 +49,8 @@ LIKES, PLAYS, STOCK, USAGE = counters.LIKES, counters.PLAYS, counters.STOCK, cou
 
 @pytest.fixture
 def deployment(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> Deployment:
-    """A deployment that keeps receipts of imports for years, because Powertools does not use the simulated clock."""
+    """A deployment that keeps receipts of imports for years. Powertools reads the real clock, which may be far ahead of
+    the simulated clock, so receipts of 30 days would look expired."""
     monkeypatch.setattr(chunks, "KEPT_DAYS", 10**4)
     return deployment
 
@@ -68,9 +69,9 @@ def read_number(store: Store, counter: Counter, id_: str) -> int:
     return tallies.read(Call(store), counter, id_)
 
 
-def video_lines(start: str, rows: int = 120, ids: int = 110) -> list[str]:
-    """Returns the lines of a file of two chunks, in which some ids occur twice."""
-    return [NUMBERS_HEADER, *(f"{start}{row % ids},{row + 1}" for row in range(rows))]
+def video_lines(id_prefix: str) -> list[str]:
+    """Returns the lines of a file of 120 rows, which make two chunks (TALLIES_MAX). Ten of the 110 ids occur twice."""
+    return [NUMBERS_HEADER, *(f"{id_prefix}{row % 110},{row + 1}" for row in range(120))]
 
 
 def is_counted_once(store: Store, lines: list[str]) -> bool:
@@ -96,7 +97,7 @@ def test_each_row_counts_once_wherever_the_run_is_killed_and_nothing_drifts(
             assert is_counted_once(deployment.store, lines)
             if ended:
                 break
-        assert request_number >= 5  # two chunks, and two writes of the run's entry in the history
+        assert request_number > 4  # the requests of a run: two chunks, and two writes of its entry in the history
     deployment.assert_no_drift()
 
 
@@ -133,6 +134,7 @@ def test_each_row_counts_once_while_two_processes_import_and_callers_change_the_
         for number in range(20):
             increments.count(Call(store), Increment(PLAYS, f"t{number}", amount, "play", f"{amount} {number}", {}))
 
+    # The plays of the callers add up to 0.
     run_together([lambda: run.import_(path), lambda: run.import_(path), lambda: play(1), lambda: play(-1)])
     assert is_counted_once(store, lines)
 
@@ -141,13 +143,14 @@ def test_each_row_counts_once_while_two_processes_import_and_callers_change_the_
 def test_a_file_with_other_rows_under_the_name_of_a_run_is_refused(store: Store, run: Command) -> None:
     lines = video_lines("o")
     move = ("plays", "--run", "move")
-    with killing_at(store, 3, before=True):
+    with killing_at(store, 3, before=True):  # after both chunks
         run.import_(run.file(*lines), *move)
     numbers_before = read_number(store, PLAYS, "o0"), read_number(store, PLAYS, "o109")
     for other_lines in (lines[:-1], [*lines, "o1,7"], [lines[0], *reversed(lines[1:])], [*lines[:-1], f"{lines[-1]}0"]):
         with pytest.raises(CommandError, match="the run move began with other rows"):
             run.import_(run.file(*other_lines), *move)
     assert (read_number(store, PLAYS, "o0"), read_number(store, PLAYS, "o109")) == numbers_before
+    # The command compares a digest of all rows. Each receipt also has a digest of the rows of its chunk.
     chunk = chunks.Chunk(0, [chunks.NumberRow(1, "o0", 5)])
     chunks.import_numbers(Call(store), PLAYS, "bound", chunk)
     chunk.rows[0] = chunks.NumberRow(1, "o0", 6)
@@ -159,7 +162,7 @@ def test_a_file_with_other_rows_under_the_name_of_a_run_is_refused(store: Store,
 def test_a_run_stops_before_its_first_receipts_expire(
     store: Store, run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunks, "RESTART_S", -1)
+    monkeypatch.setattr(chunks, "RESTART_S", -1)  # as if the time for restarts were over
     with pytest.raises(CommandError, match="its first receipts expire soon"):
         run.import_(run.file(*video_lines("long")))
     assert read_number(store, PLAYS, "long0") == 0
@@ -171,7 +174,7 @@ def test_a_run_counts_no_row_twice_after_its_receipts_are_deleted(
 ) -> None:
     finished_file, interrupted_file = (run.file(*video_lines(name)) for name in ("w", "h"))
     assert run.import_(finished_file) == 0
-    with killing_at(store, 2, before=True):
+    with killing_at(store, 2, before=True):  # after the first chunk
         run.import_(interrupted_file)
     later_s = time.time() + chunks.RESTART_S + 60
     stored = store.client.scan(TableName=store.settings.receipts_table)["Items"]
@@ -200,11 +203,11 @@ def test_an_import_puts_each_child_once_with_its_time_and_counts_it(
         run.import_(path, "likes")
     deployment.like("u0", liked=False, post="p")  # the second run does not put this like a second time
     assert run.import_(path, "likes") == 0
-    assert "2 existed" in run.read_output()[0]
-    assert (read_number(store, LIKES, "p"), read_number(store, LIKES, "q")) == (70, 71)
+    assert "2 existed" in run.read_output()[0], "`early`, and the second row of `u1`"
+    assert (read_number(store, LIKES, "p"), read_number(store, LIKES, "q")) == (1 + 70 - 1, 70 + 1)
     page_of_children, _ = children.list_children(Call(store), LIKES, "q", 100, None)
     assert ("u69", 1_700_000_069) in page_of_children
-    assert ("auth0|7", 1_714_730_400) in page_of_children
+    assert ("auth0|7", 1_714_730_400) in page_of_children  # 2024-05-03 10:00 UTC
     assert not children.has_child(Call(store), LIKES, "p", "u0")
     for post in ("p", "q"):
         recount = deployment.reconciler().count(LIKES, post)
@@ -230,15 +233,12 @@ def top_list(deployment: Deployment, counter: Counter) -> dict[str, int]:
 def test_imported_numbers_are_imports_of_their_days_and_not_traffic_wherever_the_run_is_killed(
     deployment: Deployment, run_on_deployment: Command
 ) -> None:
-    """Imports plays, of which one video is hot, numbers that are set, visits, which the rollup adds, and likes.
-
-    A number of a day in the future counts as imported today, and so does an imported child that is removed today.
-    """
+    """A number or child of a day in the future is an import of today. The removal of an imported child is traffic."""
     deployment.sweeps_series = True
     deployment.run(2)
     deployment.play(times=3)
     deployment.spill("hot", 2)
-    deployment.store.breaker.trip("VID#hot")
+    deployment.store.breaker.trip("VID#hot")  # so the import of this video spills
     deployment.post()
     hour_s = deployment.now_s // 3600 * 3600
     page = "https://example.com/a"
@@ -251,7 +251,7 @@ def test_imported_numbers_are_imports_of_their_days_and_not_traffic_wherever_the
         ("likes", LIKES_HEADER, *likes),
     ):  # fmt: skip
         path = run_on_deployment.file(*lines)
-        for request_number in itertools.count(2):
+        for request_number in itertools.count(2):  # kills the run after each chunk, and starts the run once more
             with killing_at(deployment.store, request_number, before=False) as requests:
                 run_on_deployment.import_(path, counter)
             if len(requests) != request_number:
@@ -273,10 +273,11 @@ def test_imported_numbers_are_imports_of_their_days_and_not_traffic_wherever_the
     assert traffic_and_imports(deployment, counters.CONTEST, "y") == (0, {"2024-05-03": 97 - counters.CONTEST.start})
     imports_of_plays = {"2024-05-03": 10 + 1, "2024-05-04": 9, today: 1200 + 5 + 70 + 2}
     assert traffic_and_imports(deployment, PLAYS, hours.TOTAL_ID) == (5, imports_of_plays)
-    assert traffic_and_imports(deployment, LIKES, "p") == (1, {"2024-05-03": 2, "2024-05-04": 1, today: 1})
+    assert traffic_and_imports(deployment, LIKES, "p") == (2 - 1, {"2024-05-03": 2, "2024-05-04": 1, today: 1})
     assert (top_list(deployment, PLAYS), top_list(deployment, LIKES)) == ({"v": 3, "hot": 2}, {"p": 1})
-    assert [read_number(deployment.store, PLAYS, id_) for id_ in ("hot", "d")] == [72, 21]
-    assert (read_number(deployment.store, LIKES, "p"), read_number(deployment.store, counters.CONTEST, "y")) == (5, 97)
+    assert [read_number(deployment.store, PLAYS, id_) for id_ in ("hot", "d")] == [2 + 70, 10 + 9 + 2]
+    numbers = read_number(deployment.store, LIKES, "p"), read_number(deployment.store, counters.CONTEST, "y")
+    assert numbers == (4 + 2 - 1, 97)
     deployment.assert_no_drift()
     run_on_deployment.read_output()
     assert run_on_deployment("history", "p") == 0
@@ -299,12 +300,13 @@ def test_the_command_names_the_lines_of_children_without_a_parent(store: Store, 
     assert "line 3: there is no post nobody\n" in errors
     assert "line 5: there is no post nothing\n" in errors
     assert read_number(store, LIKES, "p") == 0
-    assert run.import_(path, "likes", "--skip-bad") == 1  # the command names the rows that it leaves out
+    assert run.import_(path, "likes", "--skip-bad") == 1, "the exit status after refused rows"
     assert "imported 2 rows, 2 refused" in run.read_output()[0]
     assert read_number(store, LIKES, "p") == 2
     assert store.client.scan(TableName=store.settings.counts_table)["Count"] == 4  # the post, its text, two likes
 
 
+# Names of children.
 ODD_NAMES = ["a\nb", "\n", "a\r\nb\r", "a\rb", 'say "x"\n,"y"\n', ",\n,", "x\0y", "\u2028z", "'=1+1", " a ", "\ufeffq"]
 MAY_3_S = 1_714_694_400  # 2024-05-03
 ACCEPTED_TIMES = {
@@ -314,8 +316,9 @@ ACCEPTED_TIMES = {
 }  # fmt: skip
 REFUSED_TIMES = {
     "before 2000 or after May 2033": (
-        "45415", 45415, "2024", 2024, "202405", "946684799", "0", "-1",  # a date of Excel, a year, a month
-        "2024050312", 2024050312, "202405031200", "1700000000000", "2000000000",  # a date with its hour, milliseconds
+        "45415", 45415, "2024", 2024, "202405",  # a date of Excel, a year, a month
+        "2024050312", 2024050312, "202405031200", "1700000000000",  # dates with their hour, milliseconds
+        "946684799", "2000000000", "0", "-1",
     ),
     "must be ISO 8601 from 1970 on": (
         "20241345", "99999999", "1969-12-31", "9999-12-31", "5/3/2024", "45415.5", "", None, True,
@@ -329,9 +332,10 @@ def test_a_number_as_time_is_a_date_or_seconds_or_is_refused_with_the_reason(run
         for text in times:
             with pytest.raises(InvalidInputError, match=reason):
                 files.parse_seconds(text)
-    for header, option in (("id,child,at", "--children"), ("id,day,value", "--counter")):
-        path = run.file(header, "a,45415,45415" if option == "--counter" else "a,ann,45415")
-        assert run("import", path, option, "hearts" if option == "--children" else "plays", *WRITE_OPTIONS) == 2
+    for header, row, option, counter in (
+        ("id,child,at", "a,ann,45415", "--children", "hearts"), ("id,day,value", "a,45415,45415", "--counter", "plays"),
+    ):  # fmt: skip
+        assert run("import", run.file(header, row), option, counter, *WRITE_OPTIONS) == 2
         assert "line 2: the time 45415, in seconds since 1970, is before 2000 or after May 2033" in run.read_output()[1]
 
 
@@ -364,6 +368,7 @@ BAD_JSON = [
 def test_the_command_names_bad_lines_and_imports_nothing_without_skip_bad(
     store: Store, run: Command, lines: list[str], name: str, bad: list[tuple[int, str]]
 ) -> None:
+    """`bad`: the numbers of the bad lines, and their reasons. The good lines are of the id `a`, and add up to 1."""
     path = run.file(*lines, name=name)
     for options in ((), WRITE_OPTIONS):
         assert run("import", path, "--counter", "plays", *options) == 2
@@ -390,8 +395,9 @@ def named_lines(errors: str) -> list[int]:
     [
         (b'id,value\n"ab0,5\n' + MANY_ROWS, 20_000, [2]),
         (b"id,value\n" + MANY_ROWS + b'"z,5\n', 20_000, [20_002]),
-        (b'id,value\na,1\n"b,2\nc,3\nd,4"\ne,5\n', 3, [3, 5]),  # the second quote closes the first quote
-        (b'id,value\na,1\n"b,2\nc,3\nd",4\ne,5\n', 3, [3, 5]),  # and the row has two columns
+        # The second quote closes the first quote. In the second file, the row that this makes even has two columns.
+        (b'id,value\na,1\n"b,2\nc,3\nd,4"\ne,5\n', 3, [3, 5]),
+        (b'id,value\na,1\n"b,2\nc,3\nd",4\ne,5\n', 3, [3, 5]),
         (b'id,value\n"b,2\nc",4\ne,5\n', 1, [2, 3]),
         (b'id,value\n"a"b,1\n"c",2\nd"e,3\nf,"4"\n', 2, [2, 4]),
         (b'id,text,value\na,"two\nlines, and ""quotes""",1\nb,x,2\n', 2, []),
@@ -408,6 +414,7 @@ def named_lines(errors: str) -> list[int]:
 def test_a_wrong_row_does_not_make_the_command_leave_out_another_row(
     run: Command, tmp_path: Path, content: bytes, rows: int, bad: list[int]
 ) -> None:
+    """`rows`: how many rows the command would import. `bad`: the numbers of the lines that it names and leaves out."""
     path = tmp_path / "numbers.csv"
     path.write_bytes(content)
     assert run("import", path, "--counter", "plays", "--skip-bad") == 0
@@ -517,9 +524,7 @@ def test_a_dry_run_writes_nothing_and_names_earlier_runs(store: Store, run: Comm
     assert "the run first imported 2 rows, by " in run.read_output()[1]
 
 
-def test_a_counter_with_limits_refuses_rows_and_a_counter_with_a_start_is_set_to_a_row(
-    store: Store, run: Command
-) -> None:
+def test_an_import_keeps_limits_and_sets_a_number_with_a_start_once(store: Store, run: Command) -> None:
     assert run.import_(run.file(NUMBERS_HEADER, "mug,5", "cup,-1", "mug,-3", "mug,-9"), "stock") == 1
     out, err = run.read_output()
     assert "line 3: 0 left.\n" in err
@@ -532,6 +537,10 @@ def test_a_counter_with_limits_refuses_rows_and_a_counter_with_a_start_is_set_to
     assert run.import_(path, "contest") == 1
     assert "line 4: The counter is at version 1 now." in run.read_output()[1]
     assert (read_number(store, counters.CONTEST, "x"), read_number(store, counters.CONTEST, "y")) == (97, 0)
+
+
+def test_an_import_with_the_wrong_option_or_into_a_retired_counter_is_refused(run: Command) -> None:
+    path = run.file(NUMBERS_HEADER, "x,97")
     with pytest.raises(CommandError, match="counts items: import the items with --children likes"):
         run("import", path, "--counter", "likes")
     with pytest.raises(CommandError, match="plays counts no items"):
@@ -543,7 +552,7 @@ def test_a_counter_with_limits_refuses_rows_and_a_counter_with_a_start_is_set_to
 
 
 def test_the_command_warns_of_rows_of_periods_that_are_not_kept(store: Store, run: Command) -> None:
-    """An export has these rows until DynamoDB removes their items, so the rows are not an error."""
+    """Such rows are not an error, because an export has the rows of a period until DynamoDB removes its items."""
     today = periods.tally_id(counters.CALLS, "b", time.time())
     assert run.import_(run.file(NUMBERS_HEADER, "a#2020-01-01,5", f"{today},6"), "calls") == 0
     out, err = run.read_output()
@@ -564,7 +573,7 @@ def test_an_import_may_go_beyond_the_limit_by_the_debt_of_the_counter_and_not_by
     assert [read_number(store, stock, id_) for id_ in "ab"] == [-50, start]
     tally = Tally(stock, "b")
     change = Batch(1, {tally: -start - 1}, {tally: 0})
-    with pytest.raises(LimitReachedError):  # a batch may not use the debt
+    with pytest.raises(LimitReachedError):  # the batch of a caller may not use the debt
         batch.count(Call(store), change, operation="change", key="key-1", soon=False)
 
 
@@ -575,7 +584,7 @@ BUDGET = Counter(
 
 @pytest.mark.parametrize("counter", [replace(PLAYS, receipt_days=2), counters.CONTEST, BUDGET, counters.MEMBERS])
 def test_the_receipts_of_an_import_are_kept_for_longer_than_the_import_may_take(store: Store, counter: Counter) -> None:
-    """The receipt days of the counter do not matter. A number that is set in a period expires with the period."""
+    """`receipt_days` of the counter does not matter. A number that is set in a period expires with the period."""
     id_ = periods.tally_id(counter, "x", time.time())
     if counter.counts_children:
         chunks.import_children(Call(store), counter, "run", chunks.Chunk(0, [chunks.ChildRow(1, "x", "ann", 5)]))
@@ -591,7 +600,7 @@ def test_the_receipts_of_an_import_are_kept_for_longer_than_the_import_may_take(
 def test_an_export_that_is_imported_into_empty_tables_gives_the_same_numbers(
     store: Store, run: Command, tmp_path: Path, engine: Engine
 ) -> None:
-    call, big = Call(store), 3 * 10**16
+    call, big = Call(store), 3 * 10**16  # JSON's floats are exact up to 9 * 10**15
     for shard, amount in ((0, big), (3, 7)):
         store.client.update_item(**tallies.add_write(call, PLAYS, "v", shard, amount, 0))
     page = 'https://example.com/a,b?c="d"'
@@ -657,7 +666,7 @@ def test_ids_of_any_text_are_imported_and_their_export_can_be_imported(
     assert "write # as ~23" in run.read_output()[1]
     path, second_export = tmp_path / "usage.csv", tmp_path / "again.csv"
     assert run("export", "usage", path) == 0
-    numbers = dict(line.split(",") for line in path.read_text().splitlines()[1:])
+    numbers = dict(line.split(",") for line in path.read_text().splitlines()[1:])  # `%D0%BF` is `п`: 1 + 2
     word = quote("привет").replace("%", "~")
     assert numbers == {"~2Fposts~2Fx~2F": "5", word: "7", "~D0~BF": "3", "a~2C~20b": "3", "~2Fc~2F": "6"}
     run_on_copy = replace(run, store=Store(store.client, fresh_tables(engine.endpoint, ("counts", "receipts"))))

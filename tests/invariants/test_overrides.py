@@ -1,4 +1,4 @@
-"""Once an override is answered, the override decides every write, whatever limit a process had cached before."""
+"""After the change of an override is answered, the override decides every write, whatever a process has cached."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_concurrent_changes_reach_each_limit_exceed_none_and_are_refused_only_wi
     for limit in (10, 40, 25, 60):
         if limit != 10:  # the declared limit
             retry_until_final(partial(put_override, stores[0], counter, limit, f"to {limit}"))
-        for amount_max in (3, 1):  # amounts of 1 fill the rest
+        for amount_max in (3, 1):  # amounts of 1 reach the limit
             jobs = [
                 partial(count_amounts, store, [chance.randint(1, amount_max) for _ in range(10)]) for store in stores
             ]
@@ -142,11 +142,11 @@ def test_an_override_that_is_put_at_the_edge_of_a_period_holds_in_the_next_perio
     for turn in range(8):
         limit = 20 + 10 * turn
 
-        def writer(store: Store) -> None:
+        def count_one(store: Store) -> None:
             with suppress(LimitReachedError):
                 retry_until_final(partial(count, store, QUOTA, 1, new_key()))
 
-        jobs: list[Callable[[], object]] = [partial(writer, store) for store in stores[1:]]
+        jobs: list[Callable[[], object]] = [partial(count_one, store) for store in stores[1:]]
         jobs += [
             partial(clock.pass_s, 60),
             partial(retry_until_final, partial(put_override, stores[0], QUOTA, limit, f"{seed} {turn}")),
@@ -170,10 +170,8 @@ def copied_limit(world: World, at_s: float) -> int:
 def test_a_period_that_begins_while_the_override_changes_has_the_new_override(
     world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch, margin_s: int, limit: int
 ) -> None:
-    """The new period begins before the new override is written, so its first write copies the old override.
-
-    Without the margin, this forced race leaves the old override.
-    """
+    """The first write of the period copies the old override before the new override is written. The old override would
+    stay if the change did not allow for `margin_s` of clock differences."""
     monkeypatch.setattr("tally.dynamo.clock.CLOCK_DIFFERENCE_S_MAX", margin_s)
     clock.pass_s(60 - clock() % 60)
     put_override(world.store, QUOTA, 20)
@@ -191,7 +189,8 @@ def test_a_period_that_begins_while_the_override_changes_has_the_new_override(
 
 
 def test_a_removed_override_leaves_the_copied_limit_in_a_tally_until_the_next_write(world: World, clock: Clock) -> None:
-    """Events compare with the copied limit. A call whose clock was ahead copied this limit before the period began."""
+    """A call whose clock is ahead copies the limit into the next period. The removal only marks this copy as stale,
+    because until the next write events of thresholds compare with the copied limit."""
     clock.pass_s(59 - clock() % 60)
     first, second = new_processes(world, 2)
     put_override(first, QUOTA, 5)
@@ -223,6 +222,7 @@ def test_a_call_with_a_wrong_clock_is_judged_by_the_present_override(
 def test_a_call_that_began_in_the_last_period_is_judged_by_an_override_of_this_period(
     world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch, margin_s: int, limit: int
 ) -> None:
+    """If the change of the override did not allow for `margin_s`, it would not copy the override into that period."""
     monkeypatch.setattr("tally.dynamo.clock.CLOCK_DIFFERENCE_S_MAX", margin_s)
     clock.pass_s(60 - clock() % 60)
     began_s = clock()
@@ -261,7 +261,7 @@ def test_the_override_is_read_after_the_stale_mark_that_asks_for_it(
         monkeypatch.setattr(queries, "get_many", read_many)
         _, override_key = keys
         old_override = read_many(call, table, [override_key])
-        with clock.with_skew(-60):
+        with clock.with_skew(-60):  # by this clock the period is the next one, so it only gets a stale mark
             put_override(new_processes(world, 1)[0], QUOTA, 3)
         return old_override + read_many(call, table, keys[:1])
 
@@ -310,7 +310,8 @@ def test_any_whole_number_is_a_limit(world: World, clock: Clock, limit: int) -> 
     assert refusal_members(world.store, SEATS, 1)["left"] == min(limit, 0)
     count(world.store, SEATS, -AMOUNT_MAX)
     put_override(world.store, CREDIT, limit)
-    assert refusal_members(world.store, CREDIT, -AMOUNT_MAX)["left"] == 5 - limit if limit > -AMOUNT_MAX else True
+    if limit > -AMOUNT_MAX:  # a floor of -AMOUNT_MAX refuses no amount
+        assert refusal_members(world.store, CREDIT, -AMOUNT_MAX)["left"] == 5 - limit
     count(world.store, CREDIT, 1)
 
 
@@ -323,7 +324,7 @@ def test_without_limit_overrides_the_declared_limit_holds_and_after_a_rollback_t
     count(world.store, counter, 20)
     (deployed_store,) = new_processes(world, 1)
     without_overrides = replace(counter, limit_overrides=False)
-    assert refusal_members(deployed_store, without_overrides, 1)["left"] == -10
+    assert refusal_members(deployed_store, without_overrides, 1)["left"] == 10 - 20
     count(deployed_store, without_overrides, -15)
     clock.pass_s(60)
     count(deployed_store, without_overrides, 5)
@@ -333,7 +334,7 @@ def test_without_limit_overrides_the_declared_limit_holds_and_after_a_rollback_t
 
 
 def test_an_override_of_the_floor_is_ignored_once_the_counter_has_a_ceiling(world: World, clock: Clock) -> None:
-    """Reads would show no floor. So the override is the ceiling as soon as the counter declares a ceiling."""
+    """Reads show one limit: the ceiling, if the counter has one. So an override then is the ceiling."""
     put_override(world.store, CREDIT, -3)
     (later_process,) = new_processes(world, 1)
     bounded = replace(CREDIT, ceiling=20)
@@ -345,7 +346,7 @@ def test_an_override_of_the_floor_is_ignored_once_the_counter_has_a_ceiling(worl
 
 
 def test_a_visit_with_a_clock_that_is_ahead_is_judged_by_the_present_override(world: World, clock: Clock) -> None:
-    """The visit begins the next period early. The override that it read is replaced before its write."""
+    """The visit begins the next period early. The override that the visit read is replaced before the visit's write."""
     readers = replace(counters.READERS, visible="now", ceiling=2, max_shards=1, limit_overrides=True)
     pseudonyms.stack_secret(world.call())
     (other_process,) = new_processes(world, 1)
@@ -398,6 +399,7 @@ def test_after_an_override_is_removed_the_present_declared_limit_holds(
     assert refusal_members(later_process, replace(counter, ceiling=20), 20)["limit"] == 20, (
         "a deploy raised the limit, and no tally has a copy of the old one"
     )
+    # The item of an override is deleted. Without periods, this item also has the number, and stays.
     assert (counter.partition_start + ITEM in {item["PK"]["S"] for item in world.items()}) == (counter is SEATS)
 
 
@@ -433,7 +435,7 @@ def test_an_override_decides_about_holds_and_expired_holds_are_released_to_make_
     assert refusal(partial(counting.increment, CREDIT, -1)).members == {"left": 0, "limit": 2}
 
 
-def test_a_hold_is_released_though_an_override_raised_the_floor_after_it_was_placed(counting: Counting) -> None:
+def test_a_hold_is_released_though_an_override_raised_the_floor_after_the_hold_was_placed(counting: Counting) -> None:
     body, _ = counting.place_hold(3, counter=CREDIT)
     put_override(counting.world.store, CREDIT, 4)
     (other_process,) = new_processes(counting.world, 1)
@@ -448,13 +450,14 @@ def test_the_release_of_a_hold_is_judged_by_the_override_of_the_ceiling(counting
     put_override(other_process, with_ceiling, 4)
     with pytest.raises(LimitReachedError) as caught:
         settling.settle(Call(other_process), with_ceiling, ITEM, body["hold"], hold_items.RELEASED)
-    assert caught.value.members == {"left": 2, "limit": 4}
+    assert caught.value.members == {"left": 4 - (5 - 3), "limit": 4}
 
 
 def test_a_commit_is_judged_by_the_override_that_its_period_had_when_the_period_ended(
     counting: Counting, clock: Clock
 ) -> None:
-    """Holds are placed and committed at a larger amount, near the edge of their period and long after it."""
+    """Holds are placed near the end of their period, and committed then and long after, most at another amount.
+    `left` is the limit less the amounts that are held or committed in the period."""
     store = counting.world.store
     debtor = replace(QUOTA, debt=3)
     (other_process,) = new_processes(counting.world, 1)
@@ -470,28 +473,28 @@ def test_a_commit_is_judged_by_the_override_that_its_period_had_when_the_period_
     tally = periods.tally_id(QUOTA, ITEM, clock())
     put_override(store, QUOTA, 100)
     hold_of_70, hold_of_10, hold_of_5 = place_hold(70), place_hold(10), place_hold(5)
-    assert refusal(partial(place_hold, 16)).members == {"left": 15, "limit": 100, "retry_after_s": 1}
+    assert refusal(partial(place_hold, 16)).members == {"left": 100 - 85, "limit": 100, "retry_after_s": 1}
     put_override(other_process, QUOTA, 50)
-    assert refusal(partial(place_hold, 1)).members == {"left": -35, "limit": 50, "retry_after_s": 1}
+    assert refusal(partial(place_hold, 1)).members == {"left": 50 - 85, "limit": 50, "retry_after_s": 1}
     clock.pass_s(1)
     place_hold(50)
     assert refusal(partial(place_hold, 1)).members["left"] == 0
-    assert refusal(partial(commit, hold_of_70, 71)).members == {"left": -35, "limit": 50}
+    assert refusal(partial(commit, hold_of_70, 71)).members == {"left": 50 - 85, "limit": 50}
     assert commit(hold_of_70, 20)["amount"] == 20
-    assert refusal(partial(commit, hold_of_10, 26)).members == {"left": 15, "limit": 50}
+    assert refusal(partial(commit, hold_of_10, 26)).members == {"left": 50 - (20 + 10 + 5), "limit": 50}
     put_override(other_process, QUOTA, 60)
     assert commit(hold_of_10, 35)["changed"]
     clock.pass_s(CLOCK_DIFFERENCE_S_MAX + 60)
     put_override(other_process, QUOTA, 200)
-    assert refusal(partial(commit, hold_of_5, 6)).members == {"left": 0, "limit": 60}
-    assert refusal(partial(commit, hold_of_5, 9, debtor)).members == {"left": 3, "limit": 60}
+    assert refusal(partial(commit, hold_of_5, 6)).members == {"left": 60 - (20 + 35 + 5), "limit": 60}
+    assert refusal(partial(commit, hold_of_5, 9, debtor)).members == {"left": debtor.debt, "limit": 60}
     assert commit(hold_of_5, 8, debtor)["amount"] == 8
     assert counting.world.tally(QUOTA, tally) == 20 + 35 + 8
     place_hold(200)
 
 
 def test_each_change_of_a_batch_is_judged_by_the_override_of_its_id(world: World, clock: Clock) -> None:
-    """The process has cached the old limits of both tallies. One failed write shows both new limits."""
+    """The process has cached the old limits of both tallies. One failed write shows both, so the next one succeeds."""
 
     def count_batch(*amounts: int) -> None:
         entries = [
@@ -510,8 +513,8 @@ def test_each_change_of_a_batch_is_judged_by_the_override_of_its_id(world: World
     assert [request.operation for request in world.proxy.requests] == ["TransactWriteItems"] * 2
     with pytest.raises(LimitReachedError) as caught:
         count_batch(1, 9)
-    assert caught.value.members == {"entry": 1, "counter": "seats", "id": ITEM, "left": 8, "limit": 30}
-    assert (world.tally(SEATS, ITEM), world.tally(QUOTA, periods.tally_id(QUOTA, ITEM, clock()))) == (22, 22)
+    assert caught.value.members == {"entry": 1, "counter": "seats", "id": ITEM, "left": 30 - 22, "limit": 30}
+    assert world.tally(SEATS, ITEM) == world.tally(QUOTA, periods.tally_id(QUOTA, ITEM, clock())) == 1 + 1 + 20
 
 
 def test_a_value_is_set_within_the_override_of_its_id(counting: Counting) -> None:
@@ -538,7 +541,7 @@ def test_an_imported_number_is_judged_by_the_override_of_its_id(world: World) ->
 
 
 def test_a_number_with_a_start_is_imported_once_though_its_id_has_an_override(counting: Counting) -> None:
-    """The override has raised the version before there is a number."""
+    """Each override raises the version, also before there is a number."""
     call, rows = counting.world.call(), [NumberRow(1, ITEM, -25)]
     put_override(counting.world.store, CREDIT, -20)
     assert [row.why for row in imports.import_numbers(call, CREDIT, "run", Chunk(0, rows))] == [
@@ -575,7 +578,7 @@ def test_the_write_of_a_tally_without_an_override_has_no_condition_on_an_overrid
     assert counting.world.store.limit_cache == {}
 
 
-def test_a_process_counts_on_after_a_tally_that_it_has_cached_was_deleted(world: World, clock: Clock) -> None:
+def test_a_process_still_counts_after_a_tally_whose_limit_is_cached_was_deleted(world: World, clock: Clock) -> None:
     put_override(world.store, QUOTA, 30)
     count(world.store, QUOTA, 9)
     count(world.store, QUOTA, 9)
@@ -602,14 +605,14 @@ def test_overrides_cost_the_documented_units(world: World, clock: Clock) -> None
 
     read, write, daily = ("BatchGetItem", 2.0), ("TransactWriteItems", 4.0), counters.CALLS
     assert costs(lambda: count(first, daily, 1)) == [read, write], "the first change of a period copies the override"
-    assert costs(lambda: count(first, daily, 1)) == [read, write]
+    assert costs(lambda: count(first, daily, 1)) == [read, write], "the limits were not cached before the copy"
     assert costs(lambda: count(first, daily, 1)) == [write]
     assert costs(lambda: count(second, daily, 1)) == [read, write]
     assert costs(lambda: put_override(first, daily, 5000)) == [("TransactWriteItems", 6.0)]
     assert costs(lambda: count(second, daily, 1))[-1] == write, "after a failed attempt"
     assert costs(lambda: count(second, daily, 1)) == [write]
     assert costs(lambda: put_override(first, SEATS, 5000)) == [("TransactWriteItems", 4.0)]
-    near = "31 minutes have a copy or a stale mark"
+    near = "the present minute, and 15 minutes before and after it, have a copy or a stale mark"
     assert costs(lambda: put_override(first, QUOTA, 5000)) == [("TransactWriteItems", 4.0 + 31 * 2.0)], near
     assert costs(lambda: count(second, SEATS, 1)) == [("BatchGetItem", 1.0), write]
 
@@ -632,7 +635,7 @@ def test_overrides_cause_no_drift_and_a_repair_does_not_exceed_them(quiet_deploy
     quiet_deployment.assert_no_drift()
     put_override(other_process, SEATS, 6)
     quiet_deployment.edit(-1, SEATS, ITEM)
-    count(quiet_deployment.store, SEATS, 6)  # 7 are accepted, and 6 are stored
+    count(quiet_deployment.store, SEATS, 6)  # 2 - 1 + 6 are accepted, and the edit took 1
     quiet_deployment.run_until_judged()
     reconciler = quiet_deployment.reconciler()
     required_minute = reconciler.minute_to_judge()

@@ -1,8 +1,6 @@
 """A process with a wrong clock makes no number, no judged minute and no expiry wrong, and causes no loss.
-
-DynamoDB refuses a process whose clock is wrong by more than 5 minutes. The engine does not, so the tests are harder
-than reality. Each process of the simulation starts without an answer of DynamoDB that would correct its clock.
-"""
+DynamoDB rejects the calls of a clock that is wrong by more than 5 minutes. The engine does not, so the tests are harder
+than reality. Each process of the simulation starts without an answer of DynamoDB that would correct its clock."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ def sweep_once(world: Deployment, skew_s: float) -> None:
 
 
 def assert_judged_in_time(world: Deployment, minutes: int = 20) -> None:
-    """Let time pass, with plays and an edit. Asserts that the judge keeps up, finds the edit and loses no record."""
+    """Let time pass, with plays and an edit. Asserts that the judge keeps up, finds the edit and stores no loss."""
     minutes_without_progress, judged_minute, edits = 0, world.last_judged_minute, {("plays", "edited"): 5}
     world.edit(5, PLAYS, "edited")
     for _ in range(minutes):
@@ -143,7 +141,7 @@ def test_a_process_whose_clock_an_answer_has_corrected_places_a_hold_with_the_ri
 def test_a_key_counts_once_until_its_receipt_expires_though_two_clocks_are_wrong(
     world: Deployment, skew_s: float
 ) -> None:
-    """No answer has corrected either clock. The clock of the writer of the receipt is as wrong as AWS allows."""
+    """No answer has corrected the two clocks. AWS accepts a clock that is wrong by up to 300 s."""
     with world.clock.with_skew(-skew_s):
         assert not play_is_replay(world, "a key")
     world.skip(world.settings.receipt_ttl_s - 1)

@@ -1,4 +1,4 @@
-"""A removed parent is gone at once, and the sweep removes its children without drift, though processes die and lag."""
+"""A removed parent is gone at once. The sweep removes the children without drift, though processes die and are late."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from tests.tiers import in_long
 
 FOREVER = float("inf")
 ID = "p"
-WAIT_S = 60  # instead of 15 minutes, because the simulated judge judges each minute
+WAIT_S = 60  # how long tombstones stay here, instead of 15 minutes, in which the simulated judge would run 15 times
 WRITES = ("PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems")
 
 
 @dataclass
 class Family:
-    """A parent and its children in a deployment whose minutes are judged."""
+    """The parent `ID`, or another, and its children, in a deployment whose minutes are judged."""
 
     counter: Counter
     world: World
@@ -77,7 +77,7 @@ class Family:
         return replace(self.store, client=self.deployment.wire, spread=spread)
 
     def spread_next_change(self, id_: str = ID) -> None:
-        """Let the next change go to a random shard."""
+        """Let the next change of this process go to one of 16 shards at random."""
         self.store.spread.widen(self.counter.partition_start + id_, 16)
 
     def remove(self, id_: str = ID, call: Call | None = None) -> bool:
@@ -115,7 +115,7 @@ class Family:
         return self.number(), [name for name, _ in page_of_children], children.has_child(call, self.counter, ID, "u1")
 
     def finish_removal(self) -> None:
-        """Sweep until the wait is over. Asserts that no item of the parent is left, and that its id is free."""
+        """Sweep until the parent is removed. Asserts that no item is left, and that a new parent may have the id."""
         for _ in range(3):
             self.sweep()
             self.deployment.deliver()
@@ -155,7 +155,7 @@ def test_only_the_author_deletes_a_post_and_its_text_is_deleted_too(family: Fami
         posts.read_post(Call(family.store), family.counter, ID)
     assert not [item for item in family.stored_items() if "body" in item]
     serves = tally.operations.children.remove_parent.serves
-    # The general operation would leave the text of a post.
+    # This operation would leave the text of a post, so it does not serve LIKES.
     assert (serves(counters.LIKES), serves(counters.MEMBERS)) == (False, True)
 
 
@@ -181,16 +181,17 @@ def test_a_removed_parent_is_gone_at_once_and_its_id_is_taken_until_its_children
     assert removals == [True, True, False], "a retry of the same call knows its own removal by the nonce"
     if family.counter.parent_required:
         make_again = partial(posts.write_post, call, family.counter, ID, "again")
-        for read in (children.has_child, children.list_children):
-            with pytest.raises(NotFoundError):
-                read(call, family.counter, ID, *(("u1",) if read is children.has_child else (10, None)))
+        with pytest.raises(NotFoundError):
+            children.has_child(call, family.counter, ID, "u1")
+        with pytest.raises(NotFoundError):
+            children.list_children(call, family.counter, ID, 10, None)
         assert family.number() == 0
     else:
         assert family.answers() == (0, [], False)
     items_before = family.world.items()
     for user in ("u1", "u2", "new"):
         for present, key in ((True, None), (True, "key-1"), (False, None), (False, "key-2")):
-            if present or user != "new":
+            if present or user != "new":  # the removal of a child that never existed changes nothing
                 family.spread_next_change()
                 with pytest.raises(family.refusal):
                     family.world._set(user, ID, present, key, Call(family.store, user))
@@ -228,7 +229,7 @@ def test_the_sweep_removes_children_with_their_tally_and_nothing_drifts(family: 
 
 
 def test_a_removal_and_sweeps_that_are_killed_at_every_request_lose_nothing(family: Family) -> None:
-    """The next process continues from the stored items."""
+    """Each later process continues from the stored items."""
     family.make(100)
     for request_number in range(40):
         with killing_at(family.store, request_number, before=bool(request_number % 2)) as requests:
@@ -240,7 +241,7 @@ def test_a_removal_and_sweeps_that_are_killed_at_every_request_lose_nothing(fami
     else:
         pytest.fail("the removal never ended")
     for turn in range(99):
-        with killing_at(family.store, turn // 2 % 5, before=bool(turn % 2)):
+        with killing_at(family.store, turn // 2 % 5, before=bool(turn % 2)):  # each of the first five requests
             family.sweep()
         family.deployment.deliver()
         tally, users = family.world.likes(ID)
@@ -271,7 +272,7 @@ def test_the_sweep_puts_tombstones_on_the_shards_that_a_killed_removal_left_out(
 
 @only_likes
 def test_a_like_that_would_make_a_shard_while_the_post_is_being_deleted_is_refused(family: Family) -> None:
-    """`META` has its tombstone, and the shard is not stored."""
+    """`META` has its tombstone, and the deletion fails before it puts tombstones on shards that are not stored."""
     family.make()
     family.world.proxy.plan = faults.always(faults.FAIL_BEFORE, "UpdateItem")
     with pytest.raises(StoreUnreachableError):
@@ -297,7 +298,8 @@ def test_late_copies_of_requests_restore_nothing(family: Family) -> None:
     requests = {json.dumps(body["TransactItems"]) for body in family.world.requests("TransactWriteItems")}
     partition = family.counter.partition_start + ID
     copies = [{"TransactItems": json.loads(items)} for items in requests if f'"{partition}"' in items]
-    assert len(copies) == (4 if family.counter.parent_required else 2)  # of a post: create, put `a`, put `b`, edit
+    # Put `a` and put `b`; for a post also its creation and its edit.
+    assert len(copies) == (4 if family.counter.parent_required else 2)
     family.remove()
     for _ in range(2):
         for copy in copies:
@@ -325,15 +327,14 @@ def test_a_spilled_child_that_arrives_after_the_removal_is_removed_too(family: F
 
 
 def test_a_tally_that_changes_just_before_its_removal_is_not_removed(family: Family) -> None:
-    """The change is like a late addition of the rollup."""
+    """The rollup adds a change late, just before the sweep removes the tally."""
     family.make(1)
     family.remove()
     family.sweep()
     family.deployment.skip(WAIT_S)
     family.world.proxy.forget()
-    late_write = tallies.add_write(
-        Call(family.store), family.counter, ID, 3, 1, 0, nonce_prefix=tallies.ROLLUP_NONCE_PREFIX
-    )
+    one_on_shard_3: dict[str, Any] = {"shard": 3, "amount": 1, "minute": 0, "nonce_prefix": tallies.ROLLUP_NONCE_PREFIX}
+    late_write = tallies.add_write(Call(family.store), family.counter, ID, **one_on_shard_3)
     family.world.proxy.plan = acting_before({0: lambda: family.world.raw.update_item(**late_write)})
     assert family.sweep() == SweptParents(0, 0, 1, True)
     assert family.world.tally(family.counter, ID) == 1
@@ -342,7 +343,7 @@ def test_a_tally_that_changes_just_before_its_removal_is_not_removed(family: Fam
 
 @only_members
 def test_a_sweep_stops_at_its_time_limit_and_parents_of_all_counters_take_turns(family: Family) -> None:
-    """Each transaction takes a second, and removes a child on each of the 16 shards."""
+    """Each transaction takes a second, and removes a child on each of the 16 shards. `until_s`: 2, then 4, then 99."""
     likes = replace(family, counter=counters.LIKES)
     likes.make(80, "big")
     family.make(20, "small")
@@ -385,8 +386,8 @@ def test_a_parent_that_drifts_waits_for_its_repair_and_does_not_delay_other_pare
 
 
 @only_likes
-def test_a_repair_of_a_parent_that_is_removed_before_the_repair_commits_makes_no_item(family: Family) -> None:
-    """The item would be a `META` without an author, which nobody could read or write."""
+def test_a_repair_of_a_post_that_is_removed_before_the_repair_commits_makes_no_meta_item(family: Family) -> None:
+    """A `META` without an author is a post that nobody could read or write. So the repair moves another shard."""
     family.make(5)
     family.deployment.edit(7)
     family.deployment.run_until_confirmed()
@@ -406,7 +407,7 @@ def test_a_repair_of_a_parent_that_is_removed_before_the_repair_commits_makes_no
 
 @only_members
 def test_rows_that_the_sweep_cannot_apply_do_not_stop_other_removals(family: Family) -> None:
-    """A row without fields, a parent that is made while its row waits, and a counter that is not declared."""
+    """A row without fields, a row of a parent that is made anew before the sweep, a row of an undeclared counter."""
     family.make(3)
     family.remove()
     ledger, raw = family.store.settings.ledger_table, family.world.raw
@@ -424,7 +425,8 @@ def test_rows_that_the_sweep_cannot_apply_do_not_stop_other_removals(family: Fam
 
 @pytest.mark.parametrize("process", ["call", "sweep"])
 def test_no_process_makes_a_shard_with_a_tombstone_long_after_the_removal(family: Family, process: str) -> None:
-    """A sweep may just have removed every tombstone. A newer tombstone would refuse children of the next parent."""
+    """After TOMBSTONE_KEPT_S a sweep removes the tombstones. A later tombstone would refuse children of a new parent.
+    So a process puts no tombstone after MARKS_S_MAX."""
     assert MARKS_S_MAX + CALL_TIME_DEFAULT_S < TOMBSTONE_KEPT_S
     family.make(1)
     if process == "sweep":
@@ -463,6 +465,7 @@ def test_changes_of_children_at_any_moment_of_a_removal_leave_no_child(
         if name not in WRITES:
             return None
         try:
+            # Removes a child that `make` has put, or puts a new child.
             answer = family.put(f"u{len(changes_counted) + 30 * present}", present, store=other_process)
             changes_counted.append(answer["changed"])
         except family.refusal:

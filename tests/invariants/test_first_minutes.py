@@ -29,7 +29,8 @@ def world() -> Iterator[Deployment]:
 
 @pytest.mark.parametrize("after_s", [0, 8, 70])
 def test_an_edit_in_the_first_minute_of_a_stack_is_found(world: Deployment, after_s: int) -> None:
-    """The judge begins some minutes after the first sweep, but judges the minutes before the first sweep, too."""
+    """The judge begins some minutes after the first sweep, but judges the minutes before the first sweep, too.
+    `after_s`: from the plays to the edit. The first sweep is 100 s after the plays."""
     world.play(times=12)
     world.sleep(after_s)
     world.edit(5, counters.PLAYS, "v")
@@ -55,7 +56,8 @@ def test_a_late_first_sweep_makes_no_drift(world: Deployment) -> None:
 
 
 def test_changes_from_before_the_ledger_began_are_not_confirmed_drift(world: Deployment) -> None:
-    """A consumer books its half on the minute in which it reads the record. The two minutes are half an hour apart."""
+    """If a change is older than the ledger, each half is booked on the minute in which the bookkeeper reads the record.
+    Here these minutes are half an hour apart."""
     world.stall()
     world.play(times=3)
     world.sleep(10 * 60)

@@ -59,12 +59,12 @@ DISTURBANCES = {
 """The disturbances by the last digit of the seed."""
 WINDOWS_S = (float(BOOKKEEPER.window_s), 0.0, 10.0, 20.0)
 """How long a stream gathers records for the bookkeeper. The seed picks one."""
-COMPATIBLE_FIELDS: list[tuple[str, dict[str, Any]]] = [  # the items that are stored stay valid
+COMPATIBLE_FIELDS: list[tuple[str, dict[str, Any]]] = [  # stored items stay valid
     ("plays", {"max_shards": 3}), ("plays", {"visible": "soon"}), ("visits", {"visible": "now"}),
     ("usage", {"max_shards": 2}), ("stock", {"floor": -5}), ("contest", {"start": 120}),
     ("ticket", {"numbered": False}),
 ]  # fmt: skip
-INCOMPATIBLE_FIELDS: list[tuple[str, dict[str, Any]]] = [
+INCOMPATIBLE_FIELDS: list[tuple[str, dict[str, Any]]] = [  # stored items do not fit, so consumers stop
     ("plays", {"attribute": "other"}), ("visits", {"sort_key": "OTHER"}), ("likes", {"child": "FAN#USER#"}),
     ("usage", {"period": "day"}), ("stock", {"floor": None, "max_shards": 0}),
 ]  # fmt: skip
@@ -74,10 +74,8 @@ REST_MINUTES_MAX = 60  # after the last action, consumers and judge must catch u
 
 
 class RepairRequest(NamedTuple):
-    """A repair that an operator has requested. `minute`: the repair waits until the judge has judged this minute.
-
-    `child_counts`: the results of counting the children, oldest first; empty: the children are not counted.
-    """
+    """A repair that an operator has requested. The repair waits until the judge has judged `minute`; -1: no wait.
+    `child_counts`: the results of counting the children, oldest first; empty: the children are not counted."""
 
     minute: int = -1
     child_counts: Sequence[Recount] = ()
@@ -92,15 +90,16 @@ class Schedule:
         self.truth.starts.update(self.truth.accepted)
         world.wire.conflict_seed = self.chance.randrange(10**9)
         self.sleepers: list[Sleeper] = []
-        self.may_repair = True
-        self.resume_minute = self.last_checked_minute = 0
+        self.may_repair = True  # until the end of the schedule; whether repairs and deploys may begin
+        self.resume_minute = 0  # of the loss that `_forget_lost_drift` has seen last
+        self.last_checked_minute = 0
 
     # ---- the sweep ----
 
     def sweep_with_faults(self) -> None:
         """Schedule the next sweep, and run a sweep. Some sweeps do not start, die, sleep, or run twice at once."""
         self.world.schedule_in(self.world.settings.minute_s + self.chance.uniform(-1, 1), self.sweep_with_faults)
-        for sleeper in self._pick_sleepers_to_wake():
+        for sleeper in self._pick_sleepers_to_wake():  # processes that slept before a write
             self._run_ignoring_crash(sleeper.wake)
         if self.world.draws_fault():
             if self.chance.random() < 0.3:
@@ -135,7 +134,7 @@ class Schedule:
     # ---- repairs ----
 
     def repair_with_faults(self) -> None:
-        """Request a repair of each tally that drifts, and of a right tally."""
+        """Request a repair of each tally that drifts, and of `likes` of p0, which is often right."""
         self.world.schedule_in(self.chance.uniform(100, 300), self.repair_with_faults)
         if self.chance.random() < 0.3:
             self.acknowledge()
@@ -191,7 +190,7 @@ class Schedule:
         return RepairRequest(command.minute_to_judge(), counts)
 
     def recount(self, tally: Tally, request: RepairRequest) -> RepairRequest:
-        """If the ledger does not explain the first count, count the children once more. Raises RepairNotReadyError."""
+        """If the first count of children contradicts the ledger, count once more. Raises RepairNotReadyError."""
         counter, command = counters.COUNTERS[tally[0]], self._command()
         counts = command.count_again(counter, tally[1], request.child_counts[0] if request.child_counts else None)
         return RepairRequest(command.minute_to_judge() if len(counts) > 1 else request.minute, counts)
@@ -229,8 +228,7 @@ class Schedule:
 
     def redeclare(self) -> None:
         """Schedule a deploy that changes a declaration, and its rollback. Consumers get a declaration before writers.
-        Writers never get an incompatible declaration.
-        """
+        Writers never get an incompatible declaration."""
         targets, after_s = [*self.world.handlers, "writers"], 0.0
         name, fields = self.chance.choice(COMPATIBLE_FIELDS)
         counters_with_changes = fingerprints.read_all(self.world.store)  # other counters fit each declaration
@@ -287,9 +285,7 @@ class Schedule:
 
     def _forget_lost_drift(self, current: Watermark) -> None:
         """After a loss, drop the edits before the resume minute from `truth`, except the drift that a row has kept.
-
-        A row may keep a part of the true drift, because confirmed drift stays. Check that no row has kept more.
-        """
+        A row may keep a part of the true drift, because confirmed drift stays. Check that no row has kept more."""
         self.resume_minute, truth = current.resume_minute, self.truth
         for tally in {*self.world.drifts(), *truth.edits}:
             row = rows.read_row(self.world.store, *tally)
@@ -298,9 +294,10 @@ class Schedule:
             last_minute = max(current.judged, row.last_minute)
             old_drift = row.drift - sum(amount for minute, amount in later_edits if minute <= last_minute)
             if tally not in self._unpredictable():
+                # Without true drift, a row may keep nothing. The divisor -old_drift then gives -1, which is wrong.
                 is_wrong = old_drift != 0 and not 0 < old_drift / (true_drift or -old_drift) <= 1
                 self.failures["unproven drift kept after a restart"] += is_wrong
-            truth.edits[tally] = [(0, old_drift - truth.repaired[tally]), *later_edits]
+            truth.edits[tally] = [(0, old_drift - truth.repaired[tally]), *later_edits]  # Truth.drift adds the repairs
 
     def _unpredictable(self) -> set[Tally]:
         """Returns the tallies whose drift rows the simulation cannot predict. If records may be lost, the tallies of
@@ -311,11 +308,8 @@ class Schedule:
 
     def _edited_before_the_ledger(self) -> set[Tally]:
         """Returns the tallies with an edit in the minute before the ledger began. The judge does not judge this minute,
-        so the bookkeeper books the edit on a later minute than `truth`.
-
-        Clocks of shards differ by seconds, so one shard may be in that minute when another shard's record begins the
-        ledger.
-        """
+        so the bookkeeper books the edit on a later minute than `truth`. Clocks of shards differ by seconds, so one
+        shard may be in that minute when another shard's record begins the ledger."""
         began_s = items.int_attribute(watermark.read(self.world.store).item, "began_s")
         before = self.world.settings.minute_of(began_s) - 1
         return {tally for tally, edits in self.truth.edits.items() if any(minute == before for minute, _ in edits)}
@@ -353,9 +347,7 @@ class Schedule:
 
     def _check_series(self) -> None:
         """Check that each series sums up to the accepted changes, and lists the imported changes separately.
-
-        Traffic deletes imported likes and restores them. In series and in `truth`, a restored like is one more import.
-        """
+        Traffic deletes imported likes and restores them. Series and `truth` have a restored like as one more import."""
         store, judged_minute = self.world.store, self.last_judged_minute()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(hours, "PART_MINUTES", 1)
@@ -422,7 +414,7 @@ def run_schedule(world: SimulatedWorld) -> dict[str, int]:
 
 
 def _schedule_actions(world: SimulatedWorld, schedule: Schedule, change_every_s: float, end_s: float) -> None:
-    """Schedule the actions of callers, of people and of Tally's own processes. Callers stop at `end_s`."""
+    """Schedule the actions of callers, of people and of Tally's processes. Callers stop, and edits end, at `end_s`."""
     chance = world.chance
 
     def change() -> None:
@@ -472,8 +464,8 @@ def _schedule_actions(world: SimulatedWorld, schedule: Schedule, change_every_s:
 
 
 def _schedule_disturbances(world: SimulatedWorld) -> None:
-    """Schedule a shard that has only one tally's records, so none for the rollup; a heartbeat that is throttled; and
-    receipts that a consumer cannot read for some minutes."""
+    """Schedule a split by which one shard has only one tally's records, of which the rollup gets none; a heartbeat that
+    is throttled; and receipts that a consumer cannot read for some minutes."""
     chance = world.chance
 
     def split_off_tally() -> None:

@@ -27,7 +27,7 @@ from tests.invariants.streaming import ConsumerWorld, StreamWorld
 M = 29_900_000  # the first minute that is not judged
 NOW_S = (M + 100) * 60.0
 DAY_S = 24 * 3600
-NINE_DAYS_S = 9 * DAY_S
+NINE_DAYS_S = 9 * DAY_S  # how long segments, and rows at zero, are kept
 FOREVER = float("inf")
 
 
@@ -49,7 +49,7 @@ def watermark_of(store: Store, closed: int) -> Watermark:
 
 
 def run(store: Store, closed: int, now_s: float = NOW_S, until_s: float = FOREVER) -> judge.JudgeRun:
-    """Run the judge. Returns what the run did, without the segments and bytes that it read."""
+    """Run the judge. Returns the result without the last minute, segments and bytes."""
     judged = judge.judge(store, watermark_of(store, closed), now_s, until_s=until_s)
     assert judged.last == watermark.last_judged_minute(store)
     return replace(judged, last=-1, segments=0, bytes=0)
@@ -78,14 +78,17 @@ def test_a_minute_is_summed_up_over_its_segments_and_a_tally_without_drift_has_n
     book(store, M, drift_entry(5), drift_entry(2, "halves"), bucket=1)
     book(store, M + 1, drift_entry(100))
     assert run(store, M) == judge.JudgeRun(minutes=1, changes=2)
-    assert row(store) == DriftRow("plays", "v", 7, M, 60 * M)
+    # The drift, the last minute that the row has, and the second from which the tally drifts.
+    assert row(store) == DriftRow("plays", "v", 3 - 1 + 5, M, 60 * M)
     assert row(store, counter="likes") == DriftRow("likes", "v", -3, M, 60 * M)
     assert len(list(rows.all_rows(store))) == 2
     assert watermark.last_judged_minute(store) == M
 
 
 @pytest.mark.parametrize(
-    "without_closed_minute", [Watermark(), Watermark(-1, 60 * 6), Watermark(M - 1), Watermark(M - 1, 60 * (M + 2) + 4)]
+    "without_closed_minute",
+    [Watermark(), Watermark(-1, 60 * 6), Watermark(M - 1), Watermark(M - 1, 60 * (M + 2) + 4)],
+    ids=["no watermark", "before the first judgement", "no complete journal", "complete up to a second too early"],
 )
 def test_a_watermark_without_a_closed_minute_judges_nothing(store: Store, without_closed_minute: Watermark) -> None:
     book(store, M, drift_entry(3))
@@ -106,7 +109,7 @@ def test_one_half_of_an_unlike_without_the_other_half_is_drift(store: Store) -> 
     book(store, M, ITEM_DELETED, ITEM_DELETED._replace(pair="x", id="q"))
     book(store, M, ITEM_DELETED._replace(pair="x", counter="other", observed=5), name="s#2")
     book(store, M + 1, TALLY_FELL._replace(pair="another"))
-    assert run(store, M + 1).changes == 4
+    assert run(store, M + 1).changes == 4  # one of each tally in minute M, and one in the next minute
     assert (row(store, "p", "likes"), row(store, "q", "likes")) == (
         DriftRow("likes", "p", 0, M + 1, 0),
         DriftRow("likes", "q", 1, M, 60 * M),
@@ -180,12 +183,12 @@ def test_since_of_a_row_depends_on_the_length_of_a_minute(store: Store) -> None:
     ("amounts", "confirmed"),
     [
         ({0: 3, 2: 1, 4: 1, 6: 1}, 3),  # only the drift from before the last five minutes is confirmed
-        (dict.fromkeys(range(9), 1), 4),
-        ({0: -2, 5: 1}, -1),
+        (dict.fromkeys(range(9), 1), 4),  # the last five minutes have added 5
+        ({0: -2, 5: 1}, -1),  # the value nearest to 0
         ({0: 2, 4: -2, 5: 2}, 0),  # the drift was 0 in minute 4
-        ({0: 2, 5: -3}, 0),
+        ({0: 2, 5: -3}, 0),  # the values lie on both sides of 0
         ({0: 5, 3: 1, 5: -1}, 5),  # 5 is drift; the two halves of a change are booked in minutes 3 and 5
-        ({3: 1, 5: 4}, 0),
+        ({3: 1, 5: 4}, 0),  # the drift has stood for three minutes
     ],
 )
 def test_drift_that_has_stood_for_five_judged_minutes_is_confirmed_even_if_it_changes(
@@ -305,7 +308,7 @@ def test_a_row_that_changes_before_each_try_is_an_error_and_a_later_run_judges_t
         run(with_client(store, client), M)
     assert watermark.last_judged_minute(store) == M - 1
     run(store, M)
-    assert drifts(store) == {"v": judge.TRIES_MAX + 5}
+    assert drifts(store) == {"v": judge.TRIES_MAX + 5}  # the drift at the last try, and the 5 of the segment
 
 
 # Many tallies, and little time
@@ -315,8 +318,8 @@ def test_rows_outside_a_transaction_are_written_by_threads_at_once(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Written one after the other, 60,000 rows would take the time of many sweeps."""
-    monkeypatch.setattr(judge, "TRANSACTION_ROWS_MIN", WRITER_THREADS + 1)
-    barrier = threading.Barrier(WRITER_THREADS)
+    monkeypatch.setattr(judge, "TRANSACTION_ROWS_MIN", WRITER_THREADS + 1)  # so these rows need no transaction
+    barrier = threading.Barrier(WRITER_THREADS)  # fails if the writes do not wait for each other at the same time
     client = WatchedClient(store.client, frozenset({"update_item"}))
     client.before = lambda number, *_: None if number >= WRITER_THREADS else barrier.wait(10)
     book(store, M, *(drift_entry(1, f"v{number}") for number in range(WRITER_THREADS)))
@@ -435,7 +438,7 @@ def test_pages_of_drift_list_every_tally_that_drifts_and_no_other(store: Store) 
     targets = {f"v{number}": number % 5 for number in range(60)}
     book(store, M, *(drift_entry(1, target) for target in targets))
     book(store, M + 1, *(drift_entry(amount - 1, target) for target, amount in targets.items() if amount != 1))
-    run(store, M + 9)
+    run(store, M + 9)  # so late that all drift is confirmed
     call, listed_rows, cursor = Call(store), list[Any](), None
     for _ in range(7):
         body = rows.list_drift(call, 7, cursor)
@@ -443,7 +446,7 @@ def test_pages_of_drift_list_every_tally_that_drifts_and_no_other(store: Store) 
         cursor = keys.tally_digest("plays", listed_rows[-1]["id"])
     assert body["cursor"] is None
     assert {row["id"]: row["drift"] for row in listed_rows} == {name: drift for name, drift in targets.items() if drift}
-    assert len(listed_rows) == 48
+    assert len(listed_rows) == 60 * 4 // 5, "each once"
     assert {row["confirmed"] for row in listed_rows} == {True}
     for cursor_after_all_rows in ("z", "g ", "~"):  # a caller may send any cursor
         assert rows.list_drift(call, 7, cursor_after_all_rows) == {"drift": [], "cursor": None}

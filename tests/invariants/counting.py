@@ -41,7 +41,8 @@ class Counting:
         caller: str = "ann",
         within_s: float = CALL_TIME_DEFAULT_S,
     ) -> Outcome:
-        """Change a counter. Returns the body, and whether it is a replay."""
+        """Change a counter. Returns the body, and whether it is a replay. `amount`: None if the counter has a delta.
+        `used`: the amount was used, so it may go into debt. `within_s`: the time that the call has."""
         call = self.world.call(caller, deadline_s=self.world.store.clock() + within_s)
         fields = {"amount": amount, "used": used, "idempotency_key": key or new_key()}
         answer = handler.increment(call, counter=counter, id=id_, **fields)
@@ -102,7 +103,7 @@ class Counting:
         return expired_holds.sweep(store, counters.COUNTERS, store.clock() + 60 if until_s is None else until_s)
 
     def stored_holds(self) -> list[Item]:
-        """Returns the stored holds, and the stored records of settled holds."""
+        """Returns the stored holds, and the records of settled holds, without the marks of holds with a new expiry."""
         return [item for item in self.world.rows("HOLDS#") if item["state"] != {"S": hold_items.MOVED}]
 
     def only_hold(self) -> Item:

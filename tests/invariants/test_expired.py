@@ -43,7 +43,7 @@ def last_not_released(out: str) -> int | None:
 def test_a_hold_that_is_listed_as_due_before_it_expires_is_not_released(
     counting: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The write of the release has a condition that the hold is expired."""
+    """The write of the release expects that the hold has expired."""
     counting.stock(1)
     counting.place_hold(1, ttl_s=60)
     monkeypatch.setattr(expired_holds, "due_pages", lambda *_: iter([[counting.only_hold()]]))
@@ -68,14 +68,16 @@ def test_a_sweep_stops_at_its_time_limit_and_the_buckets_take_turns(
     def now_s() -> int:
         return len(counting.world.requests("TransactWriteItems"))
 
-    slow = replace(counting.world.store, clock=now_s, spread=Spread(random=FIRST_SHARD))
+    slow = replace(counting.world.store, clock=now_s, spread=Spread(random=FIRST_SHARD))  # starts with bucket 0
+    # Of each run: its time limit, the holds that a page may have, and the stock of both buckets after the run.
     runs = ((2, 1, (1, 1)), (2, 1, (1, 1)), (3, 1, (1, 2)), (5, 50, (3, 2)), (99, 2, (9, 2)))
     for until_s, page_max, returned in runs:
         monkeypatch.setattr(expired_holds, "PAGE_MAX", page_max)
         before_s = now_s()
-        assert counting.sweep_until(slow, until_s=until_s) == (min(until_s, 11) - before_s, 0, until_s == 99)
+        released = min(until_s, 9 + 2) - before_s
+        assert counting.sweep_until(slow, until_s=until_s) == (released, 0, until_s == 99)
         assert tuple(counting.stored(counters.STOCK, ids[bucket]) for bucket in (0, 15)) == returned
-        slow.spread.random = LAST_SHARD
+        slow.spread.random = LAST_SHARD  # later runs start with bucket 15
 
 
 def test_a_bucket_that_cannot_be_read_does_not_delay_the_other_buckets(
@@ -127,7 +129,7 @@ def test_a_hold_whose_release_would_exceed_a_ceiling_is_reported_and_released_on
     counting.stock(9)
     bodies = [counting.place_hold(amount, ttl_s=60 - amount)[0] for amount in (4, 1, 2)]
     big_hold, small_hold, early_hold = (body["hold"] for body in bodies)
-    low_ceiling = replace(counters.STOCK, ceiling=3)  # 2 of the 9 are not held
+    low_ceiling = replace(counters.STOCK, ceiling=3)  # 2 of the 9 are not held, so there is room for 1
     monkeypatch.setattr(counters, "COUNTERS", declared([low_ceiling]))
 
     def settle(hold_id: str, state: str) -> dict[str, Any]:
@@ -139,7 +141,7 @@ def test_a_hold_whose_release_would_exceed_a_ceiling_is_reported_and_released_on
     assert refusal(partial(settle, early_hold, RELEASED)).members == {"left": 1}
     clock.pass_s(61)
     assert isinstance(refusal(partial(settle, big_hold, COMMITTED)), HoldSettledError)
-    assert counting.sweep_until() == (1, 2, True)
+    assert counting.sweep_until() == (1, 2, True), "released, failed, finished"
     assert counting.sweep_until() == (0, 2, True)
     assert last_not_released(capsys.readouterr().out) == 2
     assert isinstance(refusal(partial(settle, big_hold, COMMITTED)), HoldSettledError)
@@ -153,7 +155,7 @@ def test_a_hold_whose_release_would_exceed_a_ceiling_is_reported_and_released_on
     assert counting.sweep_until() == (1, 0, True)
 
 
-def test_a_hold_that_a_caller_releases_before_the_sweep_moves_it_is_not_moved(counting: Counting, clock: Clock) -> None:
+def test_a_hold_that_a_caller_releases_does_not_become_overdue(counting: Counting, clock: Clock) -> None:
     counting.stock(1)
     hold_id = counting.place_hold(1, ttl_s=60)[0]["hold"]
     clock.pass_s(61)

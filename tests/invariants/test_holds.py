@@ -1,4 +1,5 @@
-"""A hold takes its amount at once, and is committed or released exactly once. Stock and holds always sum up."""
+"""A hold takes its amount at once, and is committed or released exactly once. The stock, and what is held or committed,
+always add up to what was stocked."""
 
 from __future__ import annotations
 
@@ -34,9 +35,9 @@ from tests.invariants.world import FAULT_MIX, retry_until_final
 CALLERS = 8
 
 
-@pytest.mark.parametrize(("state", "number"), [(COMMITTED, 7), (RELEASED, 10)])
+@pytest.mark.parametrize(("state", "stock_at_end"), [(COMMITTED, 10 - 3), (RELEASED, 10)])
 def test_a_hold_takes_its_amount_at_once_is_settled_once_and_gets_a_ttl_when_it_is_settled(
-    counting: Counting, state: str, number: int
+    counting: Counting, state: str, stock_at_end: int
 ) -> None:
     counting.stock(10)
     before_s = int(time.time())
@@ -54,7 +55,7 @@ def test_a_hold_takes_its_amount_at_once_is_settled_once_and_gets_a_ttl_when_it_
     assert counting.settle_hold(hold_id, state) == {**answer, "changed": False}
     other_state = RELEASED if state == COMMITTED else COMMITTED
     assert isinstance(refusal(partial(counting.settle_hold, hold_id, other_state)), HoldSettledError)
-    assert counting.stored(counters.STOCK) == number
+    assert counting.stored(counters.STOCK) == stock_at_end
     hold = counting.only_hold()
     assert (hold["PK"], hold["state"]) == ({"S": f"HOLDS#SETTLED#stock/{ITEM}"}, {"S": state})
     assert int(hold["expiration"]["N"]) >= time.time() + hold_items.SETTLED_KEPT_S - 5
@@ -148,9 +149,9 @@ def test_a_new_hold_that_does_not_fit_releases_as_many_expired_holds_as_it_needs
     assert isinstance(refusal(partial(counting.place_hold, 1)), LimitReachedError)
     clock.pass_s(61)
     counting.place_hold(7)
-    assert counting.stored(counters.STOCK) == 1
-    assert counting.amounts_by_state() == {HELD: 9, EXPIRED: 8}
-    assert refusal(partial(counting.place_hold, 4)).members == {"left": 3}
+    assert counting.stored(counters.STOCK) == 4 * 2 - 7
+    assert counting.amounts_by_state() == {HELD: 2 + 7, EXPIRED: 4 * 2}, "four of the five expired holds are released"
+    assert refusal(partial(counting.place_hold, 4)).members == {"left": 1 + 2}, "the fifth is released, too"
 
 
 def test_a_hold_or_an_increment_releases_many_pages_of_expired_holds_if_it_needs_them(
@@ -187,7 +188,7 @@ def test_expired_holds_of_another_item_are_not_released_and_do_not_block_this_it
     # Two holds of the other item fill the page, so the page may hide this item's holds.
     with pytest.raises(StoreBusyError):
         counting.place_hold(1)
-    assert counting.sweep() == 4
+    assert counting.sweep() == 3 + 1, "three holds of the other item, and the last of this item"
     assert counting.place_hold(1)[1] is False
 
 
@@ -242,7 +243,8 @@ def test_a_release_of_a_committed_hold_is_refused_and_a_release_that_loses_each_
 def place_and_settle_at_random(
     counting: Counting, clock: Clock, seed: int, placed_ids: list[str], settled_ids: list[str]
 ) -> None:
-    """Place holds, and settle these and other callers' holds at random, while time passes."""
+    """Place holds, and settle these and other callers' holds at random, while time passes. Add the ids to `placed_ids`
+    and `settled_ids`, which all callers share."""
     chance = random.Random(seed)
     for turn in range(7):
         try:
@@ -298,7 +300,7 @@ def test_the_stock_sums_up_after_commits_releases_expiries_and_sweeps_in_a_race(
     for hold in counting.stored_holds():
         assert ("expiration" in hold) is (hold["state"]["S"] != HELD)
     assert {COMMITTED, RELEASED, EXPIRED} <= set(counting.states().values())
-    clock.pass_s(31)
+    clock.pass_s(31)  # longer than any hold is held
     counting.sweep()
     assert counting.amounts_by_state().get(HELD) is None
     assert counting.stored(counters.STOCK) + counting.amounts_by_state().get(COMMITTED, 0) == 20
@@ -311,14 +313,14 @@ def test_a_sweep_or_a_refusal_without_an_expired_hold_changes_no_hold(counting: 
     committed = counting.place_hold(1, ttl_s=60)[0]["hold"]
     counting.settle_hold(committed, COMMITTED)
     low_ceiling = replace(counters.STOCK, ceiling=2)
-    for expired_count in (0, 1):
+    for expired_count in (0, 1):  # the second time, the hold has expired
         assert isinstance(refusal(partial(counting.increment, low_ceiling, 2)), LimitReachedError)
         assert HELD in counting.states().values(), "a refusal at a ceiling releases no hold"
         counting.world.proxy.forget()
-        assert counting.sweep_until() == (expired_count, 0, True)
+        assert counting.sweep_until() == (expired_count, 0, True), "released, failed, finished"
         assert len(counting.world.requests("TransactWriteItems")) == expired_count
         assert isinstance(refusal(partial(counting.place_hold, 4)), LimitReachedError)
-        assert len(counting.world.requests("TransactWriteItems")) == expired_count + 1
+        assert len(counting.world.requests("TransactWriteItems")) == expired_count + 1, "the refused hold"
         clock.pass_s(61)
 
 
@@ -348,7 +350,8 @@ def test_a_hold_costs_the_documented_units_and_a_refusal_one_read_after_40_settl
         committed, released = (counting.place_hold(1)[0]["hold"] for _ in range(2))
         counting.settle_hold(committed, COMMITTED)
         counting.settle_hold(released, RELEASED)
-    assert [units for name, units in measured if name == "TransactWriteItems"] == [6.0, 6.0, 4.0, 8.0]
+    writes = [units for name, units in measured if name == "TransactWriteItems"]
+    assert writes == [6.0, 6.0, 4.0, 8.0]  # hold, hold, commit, release
     assert cost.KINDS["hold"].writes == 6 + 4
     for _ in range(40):
         counting.settle_hold(counting.place_hold(1, ttl_s=60)[0]["hold"], RELEASED)

@@ -51,14 +51,15 @@ def test_100_of_200_buyers_at_once_buy_the_100_in_stock_and_100_are_refused(coun
 def test_a_number_stays_within_floor_and_ceiling_and_a_refusal_has_the_amount_left(
     counting: Counting, counter: Counter, moves: list[int], numbers: list[int], left_after_refusals: dict[int, int]
 ) -> None:
-    for place, (amount, number) in enumerate(zip(moves, numbers, strict=True)):
-        if place in left_after_refusals:
+    """`numbers`: the number after each move. `left_after_refusals`: which moves are refused, and their `left`."""
+    for turn, (amount, number) in enumerate(zip(moves, numbers, strict=True)):
+        if turn in left_after_refusals:
             error = refusal(partial(counting.increment, counter, amount))
             assert isinstance(error, LimitReachedError)
-            assert error.members == {"left": left_after_refusals[place]}
+            assert error.members == {"left": left_after_refusals[turn]}
         else:
             counting.increment(counter, amount)
-        assert counting.stored(counter) == number, place
+        assert counting.stored(counter) == number, turn
     assert counting.read(counter)["value"] == numbers[-1]
 
 
@@ -92,7 +93,7 @@ def test_a_counter_with_a_floor_keeps_one_shard_beside_a_hot_counter_with_the_sa
 
 
 def test_the_receipts_of_increments_and_settings_add_up_to_the_number(counting: Counting) -> None:
-    """The judge compares the number with the receipts. So the number and the receipts must agree under faults, too."""
+    """The judge compares the number with the receipts, so the two must agree under faults, too."""
     counting.world.proxy.strip_tokens = True
     mix = {faults.LOSE_RESPONSE: 0.1, faults.CONFLICT: 0.2, faults.FAIL_BEFORE: 0.05, faults.FAIL_AFTER: 0.05}
     counting.world.proxy.plan = faults.random_faults(7, {"TransactWriteItems": mix})
@@ -214,7 +215,7 @@ def test_a_retry_of_the_winner_is_a_replay_until_its_receipt_expires_though_no_n
 @pytest.mark.parametrize(
     ("counter", "numbers", "amount_left"), [(PAIRS, [3, 1], 1), (ROWS, [1, 2, 3], 0)], ids=["delta -2", "to a ceiling"]
 )
-def test_the_last_number_is_the_number_after_which_no_step_fits(
+def test_the_last_number_is_the_number_after_which_no_change_fits(
     counting: Counting, counter: Counter, numbers: list[int], amount_left: int
 ) -> None:
     bodies = [counting.increment(counter)[0] for _ in numbers]

@@ -67,8 +67,8 @@ def order_tallies(world: World) -> list[int]:
     return [world.tally(STOCK, "mug"), world.tally(PLAYS, "mug"), world.tally(USAGE, "ann")]
 
 
-def body(number: int, tallies: int, visible: str = "now") -> dict[str, Any]:
-    return {"counted": True, "changes": number, "tallies": tallies, "visible": visible}
+def body(changes: int, tallies: int, visible: str = "now") -> dict[str, Any]:
+    return {"counted": True, "changes": changes, "tallies": tallies, "visible": visible}
 
 
 def plays_of(videos: int, plays: int = 10) -> Changes:
@@ -98,14 +98,15 @@ def test_the_receipt_of_a_batch_is_kept_for_the_longest_receipt_days_of_its_coun
     count(world, "order-2", [("usage", "ann", 1), ("plays", "mug", 1)], declared=declared)
     lifetimes_s = sorted(int(receipt["expiration"]["N"]) - time.time() for receipt in world.receipts())
     day_s = 24 * 3600
-    assert [(lifetime_s + 60) // day_s for lifetime_s in lifetimes_s] == [1, 30]
+    assert [(lifetime_s + 60) // day_s for lifetime_s in lifetimes_s] == [1, 30]  # the test takes less than 60 s
 
 
 @pytest.mark.parametrize("soon", [False, True])
 def test_100_plays_of_10_videos_cost_the_documented_units(world: World, soon: bool) -> None:
     with world.measure_units() as measured:
         assert count(world, "feed", plays_of(10), soon=soon) == (body(100, 10, "soon" if soon else "now"), False)
-    assert measured == ([("PutItem", 1.0)] if soon else [("TransactWriteItems", 22.0)])
+    # In a transaction, the receipt and each of the ten tallies cost 2 units.
+    assert measured == ([("PutItem", 1.0)] if soon else [("TransactWriteItems", 2.0 * (1 + 10))])
     assert [world.tally_after_rollup(id_=f"video-{number}") for number in range(10)] == [10] * 10
 
 
@@ -115,7 +116,7 @@ def test_1000_changes_of_90_tallies_count_and_91_tallies_are_too_many(world: Wor
         assert count(world, "many", changes) == (body(1000, 90), False)
     ((_, units),) = measured
     assert units == 2 * 90 + 2  # a receipt with short ids is under 1 KB
-    assert world.tally(USAGE, "u0") == 12 * 2
+    assert world.tally(USAGE, "u0") == 12 * 2, "u0 to u9 have 12 changes, the others 11"
     with pytest.raises(PayloadTooLargeError, match="more than 90 tallies"):
         count(world, "more", [("usage", f"u{number}", 1) for number in range(91)])
 
@@ -233,11 +234,12 @@ def test_a_retry_after_midnight_is_a_replay_of_the_period_of_the_first_try(world
 
 def test_after_a_failed_condition_beside_a_conflict_the_retry_decides_and_a_receipt_is_a_replay(world: World) -> None:
     stock(world, 3)
+    # The receipt is write 0, then come stock, plays and usage.
     sold_out = {"qty": {"N": "0"}, "version": {"N": "1"}}
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.condition_and_conflict(1, 3, sold_out)]})
     assert count(world, "order-1", ORDER) == (body(3, 3), False)
     assert order_tallies(world) == [2, 1, 1]
-    (receipt,) = [receipt for receipt in world.receipts() if "counter" not in receipt]
+    (receipt,) = [receipt for receipt in world.receipts() if "counter" not in receipt]  # a batch has several counters
     world.proxy.forget()
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.condition_and_conflict(0, 2, receipt)]})
     assert count(world, "order-1", ORDER) == (body(3, 3), True)
@@ -263,7 +265,7 @@ def test_a_hot_batch_moves_tallies_with_limits_now_and_spills_its_other_changes_
     world.proxy.forget()
     assert count(world, "order-1", ORDER) == (body(3, 3, "soon"), False)
     (request,) = world.requests("TransactWriteItems")
-    assert len(request["TransactItems"]) == 2
+    assert len(request["TransactItems"]) == 2, "the receipt and the stock"
     assert order_tallies(world) == [2, 0, 0]
     streams.drain()
     assert (order_tallies(world), streams.drift_by_tally()) == ([2, 1, 1], {})
@@ -295,5 +297,5 @@ def test_50_orders_at_once_for_20_mugs_sell_20_and_refuse_30_whatever_fails(
     assert world.proxy.count_injected(faults.LOSE_RESPONSE) > 0
     streams.drain()
     assert order_tallies(world) == [0, 20, 20]
-    assert sum("counter" not in receipt for receipt in world.receipts()) == 20
+    assert sum("counter" not in receipt for receipt in world.receipts()) == 20, "receipts of batches"
     assert streams.drift_by_tally() == {}

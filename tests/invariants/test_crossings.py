@@ -47,8 +47,8 @@ CREDIT = Counter(
     notify=Notify(at=(1, 10)),
 )  # fmt: skip
 DISTURBED = Disturbances(splits_per_hour=0, slow_share=0, gap_share=0.3, fault_share=0.35, skew_s=2)
-SHARDS = 8
-LIMITS = (-1, 0, 1, 10, 25, 60, None)
+SHARDS = 8  # of WIDE that may change in one step
+LIMITS = (-1, 0, 1, 10, 25, 60, None)  # of overrides; None removes the override
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +81,7 @@ class Walk:
         self.minute_limit = replace(MINUTE_LIMIT, limit_overrides=False)  # a later deploy allows overrides
         self.crossed: defaultdict[tuple[str, str], dict[tuple[str, int], list[tuple[str, int]]]]
         self.crossed = defaultdict(lambda: defaultdict(list))
+        """By tally and threshold: the direction of each crossing, and the number after it."""
         self.wide_changes = self.faults = self.steps = 0
         draws_fault = world.draws_fault
 
@@ -91,7 +92,7 @@ class Walk:
         world.draws_fault = draw_and_count  # type: ignore[method-assign]
 
     def step(self) -> None:
-        """Let some seconds pass, and make some changes."""
+        """Let some seconds pass, change numbers and limits, and perhaps split a stream shard."""
         chance = self.chance
         self.steps += 1
         self.world.sleep(chance.randrange(30))

@@ -35,8 +35,8 @@ COMMON_ERRORS = (  # errors that every AWS service may answer: docs.aws.amazon.c
     "RequestExpired", "RequestTimeout", "ServiceUnavailable", "ThrottlingException", "UnrecognizedClientException",
     "ValidationException", "ValidationError", "SerializationException", "400", "", "SomethingNew",
 )  # fmt: skip
-CONTROL_FLOW = (errors.AlreadyCountedError, errors.ChangeRefusedError, errors.HotTallyError)
-ABSTRACT = (errors.CallerError, TallyError)
+CONTROL_FLOW = (errors.AlreadyCountedError, errors.ChangeRefusedError, errors.HotTallyError)  # Tally catches these
+ABSTRACT = (errors.CallerError, TallyError)  # Tally raises only their subclasses
 RECORDS = (RecordExistsError, RecordChangedError)  # these errors are made with the stored item
 
 
@@ -87,7 +87,7 @@ def test_every_store_error_is_retryable_contention_is_busy_and_no_answer_is_unre
 
 @pytest.mark.parametrize("committed", [False, True], ids=["before", "after"])
 def test_a_change_that_the_store_answers_with_any_error_code_counts_once(world: World, committed: bool) -> None:
-    """The real SDK reads the answer, so the core gets the SDK's own error."""
+    """The real SDK reads the answer, so Tally gets the error that the SDK makes of the answer."""
     world.proxy.strip_tokens = True
     for number, code in enumerate(EVERY_CODE, 1):
         fault = faults.error_after_write(code) if committed else faults.error_answer(code)
@@ -96,7 +96,7 @@ def test_a_change_that_the_store_answers_with_any_error_code_counts_once(world: 
         assert world.tally_after_rollup() == number, code
 
 
-def test_every_error_has_a_status_of_the_contract_and_its_own_slug_and_title() -> None:
+def test_every_error_has_a_documented_status_and_a_slug_and_title_of_its_own() -> None:
     caller_errors, retryable = [*errors_of_tally(errors.CallerError)][1:], [*errors_of_tally(RetryableError)]
     assert {cls.status for cls in caller_errors} == {400, 401, 403, 404, 409, 412, 413, 415, 422, 428}
     assert {cls.status for cls in retryable} == {503}
@@ -127,5 +127,6 @@ def test_the_problem_document_of_every_error_is_complete() -> None:
             assert ("request_id" in document) is (cls.status >= 500)
             assert ("why" in document["detail"]) is (cls.status != 500)  # callers do not see the message of a bug
             assert document["detail"].endswith(errors.SEND_AGAIN) is issubclass(cls, RetryableError)
+    # The errors of `tally/client` have the detail of an answer, which already ends with SEND_AGAIN.
     passed_on = errors.StoreBusyError(problem_document(errors.StoreBusyError("why"))["detail"])
     assert problem_document(passed_on)["detail"] == f"why {errors.SEND_AGAIN}"

@@ -11,7 +11,7 @@ from tests import faults
 from tests.faults import Fault, FaultKind
 from tests.invariants.world import World
 
-pytestmark = pytest.mark.long  # the proxy is a tool of the tests
+pytestmark = pytest.mark.long  # only the tests use the proxy, so its tests need not run each time
 
 LATE_S = 0.05
 FAULTS: dict[FaultKind, Fault] = {

@@ -24,15 +24,8 @@ LIKE = events.http(
     "put_anonymous", counter="hearts", id="home", secret="a-secret-of-one-browser-alone", idempotency_key=events.KEY
 )
 # Function and event. Functions whose names end with `_open` serve callers without sign-in.
-CHANGES: list[tuple[str, dict[str, Any]]] = [
-    ("increments_open", PLAY),
-    ("increments", CONTEST_ENTRY),
-    ("children_open", LIKE),
-]
-READS = [
-    ("reads", events.http("get_counter", counter="plays", id=VIDEO)),
-    ("receipts", events.http("get_receipts")),
-]
+CHANGES = [("increments_open", PLAY), ("increments", CONTEST_ENTRY), ("children_open", LIKE)]
+READS = [("reads", events.http("get_counter", counter="plays", id=VIDEO)), ("receipts", events.http("get_receipts"))]
 
 
 def throttling(store: Store, *tables: str) -> Plan:
@@ -69,7 +62,7 @@ def test_a_change_of_throttled_tables_is_503_stores_nothing_and_its_retry_counts
     assert len(world.scan("receipts")) == 1
 
 
-def test_a_play_spills_while_the_counts_are_throttled_and_the_rollup_adds_it_later(world: World) -> None:
+def test_a_play_spills_while_the_counts_are_throttled_and_is_added_later_by_the_rollup(world: World) -> None:
     world.proxy.plan = throttling(world.store, "counts")
     status, answer = invoke(world, "increments_open", PLAY)
     assert (status, json.loads(answer["body"])["visible"]) == (200, "soon")

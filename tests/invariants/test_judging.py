@@ -1,8 +1,6 @@
 """DynamoDB may cancel a transaction for several reasons at once. Tally looks at the reasons in a fixed order.
-
 A stored receipt comes first: the change was counted before. Conflicts and throttling come next: the change is tried
-again. If a condition failed beside a conflict, the retry decides, because the other call may change the item.
-"""
+again. If a condition failed beside a conflict, the retry decides, because the other call may change the item."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ def test_a_receipt_beside_a_conflict_is_a_replay_and_the_receipt_of_the_same_cal
 
 def cancel_next(world: World, key: str | None, condition: int, busy: int, code: str) -> None:
     """Cancel the next transaction. `condition`: the place of the failed condition. `busy`: the place of `code`."""
-    places = (condition, busy) if key else (condition - 1, busy - 1)
+    places = (condition, busy) if key else (condition - 1, busy - 1)  # without a key there is no receipt
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.condition_and_conflict(*places, code=code)]})
 
 
@@ -76,7 +74,7 @@ def test_the_retry_decides_about_a_change_that_never_spills(world: World, code: 
     cancel_next(world, key, LIKE, TALLY, code)
     assert world.unlike("ann", key=key) == ({**like_answer("now"), "present": False}, False)
     assert world.likes() == (0, set())
-    cancel_next(world, "out", 1, RECEIPT, code)
+    cancel_next(world, "out", 1, RECEIPT, code)  # 1: the stock
     body, _ = world.play("out", amount=-1, counter=counters.STOCK, operation="increment")
     assert (body["visible"], world.tally(counters.STOCK)) == ("now", 0)
 

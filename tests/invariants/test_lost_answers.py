@@ -1,8 +1,6 @@
 """A change whose answer is lost after the commit is made once, though the SDK and the caller retry.
-
 Each kind of change meets each kind of fault. The proxy removes the SDK's tokens, as DynamoDB forgets them after ten
-minutes, so the receipt, the item itself or its version must stop a second change.
-"""
+minutes, so the receipt, the item itself or its version must stop a second change."""
 
 from __future__ import annotations
 
@@ -27,14 +25,14 @@ from tests.faults import Fault
 from tests.invariants.counting import Counting
 from tests.invariants.world import POST, VIDEO, Outcome, World, killing_at
 
-COMMITTED = [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE]
+COMMITTED = [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE]  # the write commits, and its answer is lost
 NOT_COMMITTED = [faults.FAIL_BEFORE, faults.DROP_BEFORE]
 TIMED_OUT = [faults.SILENCE, faults.HANG_BEFORE]  # the client notices these faults only by its read time-out
-SDK_ATTEMPTS = 3  # client.CLIENT_CONFIG
+SDK_ATTEMPTS = 3  # how often the SDK sends a request, by client.CLIENT_CONFIG
 LATE_S = 2.0  # longer than the read time-out of the hasty client
 PLAYED = {"video_id": VIDEO, "counted": True, "visible": "now"}
 PAGES = Counter("pages", prefix="PAG", sort_key="TOTAL", attribute="number", visible="soon")
-IN_DEBT = replace(counters.STOCK, debt=5)
+STOCK_WITH_DEBT = replace(counters.STOCK, debt=5)  # a used amount may go 5 below the floor
 KEY = "key-1"
 IN_PROGRESS = "TransactionInProgressException"
 
@@ -125,7 +123,7 @@ def change_hold(world: World, amount: int, ttl_s: int | None = None) -> Outcome:
 
 
 def held_and_left(world: World) -> tuple[dict[str, int], int]:
-    """Returns the amounts of the holds in each state, and the stock that is left."""
+    """Returns the amounts that the holds of each state took, whatever was committed, and the stock that is left."""
     return Counting(world).amounts_by_state(), Counting(world).stored(counters.STOCK)
 
 
@@ -149,8 +147,8 @@ CHANGES = [
     Change("spilled play", lambda world: world.play(KEY), {"visible": "soon"}, World.tally_after_rollup, 1, make_hot),
     Change("take from stock", lambda world: Counting(world).increment(counters.STOCK, -1, KEY), {"counted": True},
            number_of(counters.STOCK), 9, add_stock),
-    Change("use beyond a limit", lambda world: Counting(world).increment(IN_DEBT, -12, KEY, used=True), {"over": True},
-           number_of(counters.STOCK), -2, add_stock, transactions_max=2),
+    Change("use beyond a limit", lambda world: Counting(world).increment(STOCK_WITH_DEBT, -12, KEY, used=True),
+           {"over": True}, number_of(counters.STOCK), -2, add_stock, transactions_max=2),
     Change("number", lambda world: Counting(world).increment(counters.TICKET, key=KEY), {"number": 1},
            number_of(counters.TICKET), 1),
     Change("set", lambda world: Counting(world).set(counters.STOCK, 42, 1, KEY), {"value": 42, "version": 2},
@@ -298,7 +296,7 @@ def test_a_play_that_times_out_or_arrives_after_its_own_retry_counts_once(
     assert len(world.receipts()) == 1
 
 
-@pytest.mark.parametrize("spills", [False, True], ids=["exact", "spilled"])
+@pytest.mark.parametrize("spills", [False, True], ids=["not spilled", "spilled"])
 def test_a_late_copy_of_a_like_without_a_key_makes_no_like_after_an_unlike(
     make_world: Callable[..., World], spills: bool
 ) -> None:
@@ -313,7 +311,7 @@ def test_a_late_copy_of_a_like_without_a_key_makes_no_like_after_an_unlike(
     assert world.tally_after_rollup(counters.LIKES, POST) == 0
 
 
-def test_each_attempt_of_tally_has_a_new_token_and_the_retries_of_the_sdk_keep_it(world: World) -> None:
+def test_each_attempt_of_tally_has_a_new_token_and_a_retry_of_the_sdk_has_the_same_token(world: World) -> None:
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.FAIL_BEFORE, faults.CONFLICT]})
     world.play(KEY)
     tokens = [request["ClientRequestToken"] for request in world.requests("TransactWriteItems")]
@@ -342,7 +340,7 @@ def visitor() -> Visitor:
 
 
 def faults_of_writes(*planned: Fault | None) -> faults.Plan:
-    """Returns a plan by which these faults meet the next writes, of whatever operation."""
+    """Returns a plan by which these faults meet the next writes of each operation."""
     return faults.script({name: list(planned) for name in ("TransactWriteItems", "UpdateItem", "PutItem")})
 
 
@@ -364,7 +362,7 @@ def test_all_attempts_of_a_record_have_one_token(world: World) -> None:
     visitors = records(world)
     planned = [faults.FAIL_BEFORE, faults.CONFLICT, faults.THROTTLED_TRANSACTION, faults.error_after_write(IN_PROGRESS)]
     world.proxy.plan = faults_of_writes(*planned)
-    assert visitors.update_item(visitor()).visits == 0
+    assert visitors.update_item(visitor()).visits == 0, "the first write makes the record"
     requests = world.requests("TransactWriteItems")
     assert len(requests) > len(planned)
     assert len({request["ClientRequestToken"] for request in requests}) == 1

@@ -1,7 +1,5 @@
 """Makes a World for each test: tables in the embedded engine, a proxy that injects faults, and two clients.
-
-The SDK retries as it does on AWS, after shorter pauses.
-"""
+The SDK retries as it does on AWS, after shorter pauses."""
 
 from __future__ import annotations
 
@@ -93,10 +91,8 @@ def streams(world: World) -> EngineStreams:
 
 @pytest.fixture
 def proxied_stream(store: Store, proxy: FaultProxy) -> StreamWorld:
-    """A world of consumers whose requests go through the proxy.
-
-    The proxy removes the SDK's idempotency tokens, so that only the receipt protects a change.
-    """
+    """A world of consumers whose requests go through the proxy. The proxy removes the SDK's idempotency tokens, so that
+    only the receipt protects a change."""
     proxy.strip_tokens = True
     return StreamWorld(replace(store, client=dynamodb_client(endpoint_url=proxy.endpoint)), store.client)
 

@@ -27,7 +27,7 @@ from tests.invariants.streaming import CONSUMERS
 
 LIKES, PLAYS, VISITS = counters.LIKES, counters.PLAYS, counters.VISITS
 SEED = 0
-DELIVERED_S = 10.0  # records, also of the rollup's writes, are in their shard within 0.2 s, and read within 3 s
+DELIVERED_S = 10.0  # in this time, consumers have read all records, also the records of the rollup's writes
 JUDGED_MINUTES = 8  # until the judge, which is up to six minutes behind, has judged each present change
 CONFIRM_MINUTES = 14  # until the present drift has stood for five judged minutes (CONFIRM_AFTER), and so is confirmed
 
@@ -101,7 +101,7 @@ class Deployment(SimulatedWorld):
         return watermark.last_judged_minute(self.store)
 
     def as_of(self) -> float | None:
-        """Returns the `as_of` of reads."""
+        """Returns the `as_of` of a read by a new process, which has cached nothing."""
         watermark._cached = None
         return watermark.as_of(Call(self.store))
 
@@ -136,16 +136,17 @@ class Deployment(SimulatedWorld):
         children.set_child(Call(self.store), counter, post, user, liked)
 
     def spill_like(self, user: str, counter: Counter = LIKES) -> None:
+        """Put a like, or another child, that spilled: the rollup adds it to the tally."""
         self.add_child(user, counter, nonce={"S": user}, rollup={"BOOL": True})
 
-    def add_child(self, user: str, counter: Counter = LIKES, **more: Any) -> None:
+    def add_child(self, user: str, counter: Counter = LIKES, **attributes: Any) -> None:
         """Put a like of the post, or another child, without changing the tally."""
-        child = (
-            keys.key(f"{counter.prefix}#p", f"{counter.child}{user}") | {"likedAt": {"N": str(int(self.now_s))}} | more
-        )
+        key = keys.key(f"{counter.prefix}#p", f"{counter.child}{user}")
+        child = key | {"likedAt": {"N": str(int(self.now_s))}} | attributes
         self.put(child | {"at": {"N": str(self.settings.minute_of(self.now_s))}})
 
     def delete_child(self, user: str) -> None:
+        """Delete a like of the post without changing the tally."""
         self.delete(keys.key("POST#p", f"LIKE#USER#{user}"))
 
     def post(self, likers: int = 0, post: str = "p") -> None:

@@ -1,4 +1,4 @@
-"""Mixed traffic: also batches, removed parents, periods, numbered counters, and items that expire."""
+"""Traffic that also has batches, removed parents, periods, numbered counters, and items that expire."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from tests.invariants.truth import MINS, SOON_MINS, amount_of, tally_of
 
 
 class Mixed(Traffic):
-    """Traffic in which every second change, on average, is of the kinds in this module."""
+    """Traffic in which every second change, on average, is of the kinds in this module. `hot`: the change meets a hot
+    tally, and spills if it may. A kind that ignores this has the parameter `_`."""
 
     def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
@@ -36,7 +37,7 @@ class Mixed(Traffic):
             self.chance.choice(self.more_kinds)(self.chance.random() < 0.2)
 
     def change_batch(self, hot: bool) -> None:
-        """Count a batch, whose changes are all visible now, or all soon."""
+        """Count a batch. Its caller wants the changes visible now, or lets all of them spill."""
         soon = self.chance.random() < 0.3
         entries = [{"counter": "plays", "id": f"v{number}"} for number in range(self.chance.randint(1, 3))]
         entries += [{"counter": "usage", "id": "u1", "amount": 2}, {"counter": "soon_mins", "id": "k", "amount": 2}]

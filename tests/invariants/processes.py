@@ -15,9 +15,7 @@ class Crash(BaseException):
 
 class WatchedClient:
     """A client that notes its calls, and calls `before(number, name, parameters)` and `after(number)` around each call.
-
-    `operations`: the operations to watch instead of the writes.
-    """
+    `operations`: the operations to watch instead of the writes. `number`: how many watched calls came before."""
 
     def __init__(self, client: Any, operations: frozenset[str] = WRITES) -> None:
         self._client, self._operations = client, operations
@@ -71,9 +69,7 @@ def interrupted_client(client: Any, write_number: int, act: Callable[[], object]
 
 class Sleeper:
     """A process that sleeps before a write until `wake`. The sleeper and its caller never run at once.
-
-    `write_number`: the write; the first write is 0.
-    """
+    `write_number`: the write; the first write is 0."""
 
     def __init__(self, client: Any, write_number: int, run: Callable[[Any], object]) -> None:
         """Start the process, and wait until it sleeps or ends. `run`: the work, with the client as argument."""

@@ -1,4 +1,4 @@
-"""The parts of an idempotency key, and receipts that are expired, forged or broken: the count is never wrong."""
+"""Each key counts once, whatever parts it has, and though its receipt is expired, forged or broken."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_the_id_of_a_receipt_is_a_constant_prefix_and_a_sha_256_without_the_name
     assert world.tally() == 1
 
 
-def test_calls_register_no_more_handlers_on_the_client(world: World) -> None:
+def test_a_later_call_registers_no_handler_on_the_client(world: World) -> None:
     """A new idempotency layer for each call would register a handler for each call. After 4,000 calls, a call would
     then take 9.8 ms in place of 0.6 ms."""
 

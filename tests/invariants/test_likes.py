@@ -102,7 +102,7 @@ def test_a_like_of_a_missing_post_is_refused_and_stores_nothing(
     assert world.likes() == (1, {"ann"})
 
 
-def test_a_change_with_a_key_wins_over_an_opposite_change_just_before_its_second_transaction(each_world: World) -> None:
+def test_a_change_with_a_key_wins_over_an_opposite_change_just_before_its_receipt_is_stored(each_world: World) -> None:
     each_world.write_post()
     each_world.like("ann")
     # The condition of transaction 0 fails, and transaction 1 has only the receipt.
@@ -110,7 +110,8 @@ def test_a_change_with_a_key_wins_over_an_opposite_change_just_before_its_second
     assert each_world.like("ann", key="key-1") == ({**LIKED, "changed": True, "visible": "now"}, False)
     assert each_world.likes() == (1, {"ann"})
     each_world.unlike("ann")
-    each_world.proxy.plan = acting_before({0: lambda: each_world.change_child_by_hand("ann", True)})  # only the receipt
+    # The first read finds no like, so transaction 0 has only the receipt.
+    each_world.proxy.plan = acting_before({0: lambda: each_world.change_child_by_hand("ann", True)})
     assert each_world.unlike("ann", key="key-2") == ({"present": False, "changed": True, "visible": "now"}, False)
     assert each_world.likes() == (0, set())
 

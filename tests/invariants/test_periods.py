@@ -18,20 +18,19 @@ from tests.invariants.simulation import Clock
 DAY_S = 24 * 3600
 
 
-def period_counter(name: str, period: str, keep: int | None = 3, **more: Any) -> Counter:
-    return Counter(
-        name, prefix=name.upper(), sort_key="USED", attribute="used", period=period, keep_periods=keep, **more
-    )
+def period_counter(name: str, period: str, keep_periods: int = 3, **fields: Any) -> Counter:
+    options = {"period": period, "keep_periods": keep_periods, **fields}
+    return Counter(name, prefix=name.upper(), sort_key="USED", attribute="used", **options)
 
 
 QUOTA = period_counter("quota", "day", ceiling=20)
 USED = period_counter("used", "day")
-ROLLED = period_counter("rolled", "day", visible="soon")
+SOON = period_counter("soon", "day", visible="soon")
 
 
 @pytest.fixture
 def evening(clock: Clock) -> Clock:
-    """Five minutes before midnight."""
+    """A clock that stands five minutes before midnight."""
     clock.pass_s(DAY_S - clock() % DAY_S - 300)
     return clock
 
@@ -60,7 +59,7 @@ def tallies_after_rollup(counting: Counting, counter: Counter) -> dict[str, int]
     return {id_: number for id_ in ids if (number := counting.world.tally_after_rollup(counter, id_))}
 
 
-@pytest.mark.parametrize("counter", [QUOTA, USED, ROLLED], ids=lambda counter: counter.name)
+@pytest.mark.parametrize("counter", [QUOTA, USED, SOON], ids=lambda counter: counter.name)
 def test_a_retry_after_midnight_of_a_call_whose_response_was_lost_changes_nothing(
     counting: Counting, evening: Clock, counter: Counter
 ) -> None:
@@ -79,7 +78,7 @@ def test_a_retry_after_midnight_of_a_call_whose_response_was_lost_changes_nothin
 
 @pytest.mark.parametrize(
     ("counter", "fault"),
-    [*itertools.product((QUOTA, USED, ROLLED), (faults.CONFLICT, faults.FAIL_BEFORE, faults.LOSE_RESPONSE))],
+    [*itertools.product((QUOTA, USED, SOON), (faults.CONFLICT, faults.FAIL_BEFORE, faults.LOSE_RESPONSE))],
     ids=lambda value: getattr(value, "name", str(value)),
 )
 def test_a_call_that_is_retried_over_midnight_counts_in_the_day_of_its_start(

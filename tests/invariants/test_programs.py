@@ -1,7 +1,5 @@
 """Random programs of plays, likes and unlikes under random faults have the results of a model that never fails.
-
-`PROGRAMS=120 make test` runs 120 programs.
-"""
+`PROGRAMS=120 make test` runs 120 programs."""
 
 from __future__ import annotations
 
@@ -41,7 +39,8 @@ FAULTS = (
 
 @dataclass(frozen=True)
 class Step:
-    """One change, and the faults that its requests meet."""
+    """One change. `kind`: play, like, unlike, or post, which writes the post `target`. `user`: None if nobody has
+    signed in. `amount`: of a play, otherwise 0. `faults`: of the change's transactions in turn; None: no fault."""
 
     kind: str
     target: str
@@ -53,7 +52,8 @@ class Step:
 
 @dataclass
 class Model:
-    """The right numbers and answers."""
+    """The right numbers and answers. `plays`: by video. `likes`: the users by post. `receipts`: the amount and the body
+    of each change with a key, by kind, target, user and key."""
 
     plays: dict[str, int] = field(default_factory=dict)
     likes: dict[str, set[str]] = field(default_factory=dict)
@@ -95,18 +95,14 @@ def steps(draw: st.DrawFn) -> Step:
     injected_faults = draw(
         st.just([]) | st.lists(st.none() | possible, min_size=1, max_size=4) | possible.map(lambda fault: [fault] * 3)
     )
-    return Step(
-        kind,
-        target=draw(st.sampled_from(VIDEOS if kind == "play" else POSTS)),
-        user=draw(st.sampled_from(USERS) if kind in ("like", "unlike") else st.sampled_from([None, "ann"])),
-        key=key,
-        amount=draw(st.sampled_from([1, 1, 1, 7, -2])) if kind == "play" else 0,
-        faults=tuple(injected_faults),
-    )
+    target = draw(st.sampled_from(VIDEOS if kind == "play" else POSTS))
+    user = draw(st.sampled_from(USERS if kind in ("like", "unlike") else [None, "ann"]))
+    amount = draw(st.sampled_from([1, 1, 1, 7, -2])) if kind == "play" else 0
+    return Step(kind, target, user, key, amount, tuple(injected_faults))
 
 
 def attempt(world: World, step: Step) -> Outcome | type[Exception] | None:
-    """Sends a step to the core once. Returns the answer, or the type of its error; None if a retry is allowed."""
+    """Makes the change of a step once. Returns the answer, or the type of its error; None if the error is retryable."""
     try:
         if step.kind == "play":
             return world.play(step.key or "", step.target, step.amount, call=world.call(step.user))
@@ -133,10 +129,8 @@ def run(world: World, model: Model, step: Step) -> None:
 
 
 def known_part(step: Step, answers: list[Any], answer: Any) -> Any:
-    """Returns what an answer must say in spite of faults.
-
-    Faults may decide whether an answer is a replay, whether this call made the change, and whether the change spilled.
-    """
+    """Returns what an answer must say in spite of faults. Faults may decide whether an answer is a replay, whether this
+    call made the change, and whether the change spilled."""
     if isinstance(answer, type):
         return answer
     body, replayed = answer
@@ -148,10 +142,8 @@ def known_part(step: Step, answers: list[Any], answer: Any) -> Any:
 
 def compare(world: World, model: Model) -> None:
     """Compares the stored items with the model."""
-    assert {video: world.tally_after_rollup(id_=video) for video in VIDEOS} == {
-        **dict.fromkeys(VIDEOS, 0),
-        **model.plays,
-    }
+    plays = {video: world.tally_after_rollup(id_=video) for video in VIDEOS}
+    assert plays == dict.fromkeys(VIDEOS, 0) | model.plays
     for post_id, likers in model.likes.items():
         assert world.likes(post_id)[1] == likers
         assert world.tally_after_rollup(counters.LIKES, post_id) == len(likers)
@@ -177,10 +169,7 @@ def begin_program(world: World, engine: Engine, *, strip_tokens: bool) -> Model:
     return Model(likes={"p1": set()})
 
 
-@settings(
-    max_examples=EXAMPLES,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(program=st.lists(steps(), min_size=3, max_size=15), strip_tokens=st.booleans())
 def test_any_program_of_plays_and_likes_with_any_faults_gives_the_models_numbers(
     shared_world: World, engine: Engine, program: list[Step], strip_tokens: bool

@@ -17,7 +17,7 @@ from tally.maintenance.reconcile import Reconciler
 from tests.invariants.deployment import Deployment, deployed
 from tests.invariants.stream_records import SHARD, play, record
 from tests.invariants.streaming import StreamWorld
-from tests.invariants.test_periods import ROLLED, USED, period_counter
+from tests.invariants.test_periods import SOON, USED, period_counter
 from tests.invariants.test_rebuild import (
     BOTH_CONSUMERS,
     ROLLUP,
@@ -34,7 +34,7 @@ HOURLY = period_counter("hourly", "hour", 5)
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
-    for counter in (SHORT, HOURLY, ROLLED):
+    for counter in (SHORT, HOURLY, SOON):
         monkeypatch.setitem(counters.COUNTERS, counter.name, counter)
     with deployed() as deployment:
         yield deployment
@@ -126,21 +126,21 @@ def test_a_rebuild_adds_nothing_to_an_expired_tally(
     """The receipts of both tallies are kept, but the notes of the expired tally expired with its item."""
     monkeypatch.setattr(tallies, "MINUTES_PER_DAY", 6)  # as in test_rebuild
     world.run(6)  # so a whole day is judged
-    expired_id, kept_id = current_tally_id(world, SHORT), current_tally_id(world, ROLLED)
+    expired_id, kept_id = current_tally_id(world, SHORT), current_tally_id(world, SOON)
 
     def outage() -> None:
         world.spill(expired_id, 2, SHORT)
-        world.spill(kept_id, 3, ROLLED)
+        world.spill(kept_id, 3, SOON)
 
     world.spill(expired_id, 1, SHORT)
-    world.spill(kept_id, 1, ROLLED)
+    world.spill(kept_id, 1, SOON)
     world.deliver()
     lose_records(world, BOTH_CONSUMERS, outage)
     world.run(4)
     expire(world)
     run_until_days_are_judged(world)
     [(name, missing)] = missing_amounts(reconciler).items()
-    assert (name, missing.difference) == (("rolled", kept_id), 3)
+    assert (name, missing.difference) == (("soon", kept_id), 3)
 
 
 @pytest.mark.parametrize("target", ["7c20", "7c20#2026-11", "7c20#2026-11-22#"])

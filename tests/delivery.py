@@ -78,7 +78,7 @@ class Delivery:
         return self.position >= len(self.records)
 
     def batch(self, size: int = BATCH_RECORDS, repeats: int = 0) -> list[Record]:
-        """Returns the next `size` records, after `repeats` earlier records, without those that the filter removes."""
+        """Returns the next `size` records, after `repeats` earlier records, without what the filter removes."""
         return [
             record
             for record in self.records[max(0, self.position - repeats) : self.position + size]

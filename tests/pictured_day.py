@@ -1,7 +1,7 @@
 """The day that `make pictures` shows: the page views of a real day, and the actions of made-up users.
 
 The functions of `make dev` use the machine's clock, and series need hours. So this module counts the day before
-`make dev` starts, into its data folder. The module runs the deployed core, consumers and sweep in this process, in
+`make dev` starts, into its data folder. The module runs the core, consumers and sweep of Tally in this process, in
 virtual time. The day ends at most an hour ago. Tally counts all but the edit by hand, and must find this edit.
 """
 
@@ -48,7 +48,7 @@ from tests.invariants.streaming import CONSUMERS, EngineStreams
 LOG = Path(__file__).resolve().parent.parent / "bench/data/nasa-http-1995-08-01-pages.tsv.gz"
 SEED = 1995
 HOUR_S, DAY_S = 3600, 24 * 3600
-# A minute of the ledger. Shorter minutes take more calls here, longer minutes a longer repair in `make dev`.
+# A minute of the ledger. Shorter minutes take more calls here. Longer minutes delay the repair in `make dev`.
 MINUTE_S = 5
 READ_EVERY_S = MINUTE_S / 2  # a record gets the time of its read, which must be less than a ledger's minute late
 SWEEP_EVERY_S = 600  # each sweep judges all closed minutes
@@ -132,7 +132,7 @@ class Day(EngineStreams):
 
 
 def fill(app: Path, data: Path, now_s: float) -> FilledDay:
-    """Count the day, up to now, into the data folder of a `make dev` that is not running. Raises LocalError."""
+    """Count the day, up to now, into the data folder of a `make dev`. Raises LocalError if `make dev` is running."""
     views = read_views()
     began_s = int(now_s - views[-1][0]) // HOUR_S * HOUR_S
     options = DevOptions(app=app, port=0, data=data, endpoint=None, page_hosts="*", minute_s=MINUTE_S)
@@ -198,7 +198,7 @@ def _page(path: str) -> str:
 def _events(day: Day, views: Sequence[tuple[int, str]], began_s: int) -> Iterator[tuple[float, Callable[[], object]]]:
     """Yields the time and the function of each event. Likes and plays are made at random times of page views.
 
-    Calls are counted by the day in UTC, so all calls are on the last day in UTC.
+    Calls are counted by the day in UTC. The console shows the present day, so all calls are on the last day in UTC.
     """
     rng, store = random.Random(SEED), day.store
     times = [began_s + at for at, _ in views]

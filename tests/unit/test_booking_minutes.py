@@ -76,7 +76,7 @@ def test_a_change_is_booked_on_its_own_minute_if_that_is_within_a_minute_of_the_
 def test_a_spilled_change_is_added_and_booked_on_the_minute_of_its_record(at: int) -> None:
     spilled = {"rollup": {"BOOL": True}}
     for consumer in (rollup, bookkeeper):
-        day = at // tallies.MINUTES_PER_DAY if consumer is rollup else -1  # which the rollup notes on the tally
+        day = at // tallies.MINUTES_PER_DAY if consumer is rollup else -1  # the rollup notes this day on the tally
         assert consumer.read_receipt(DECLARED, receipt(at, **spilled)) == (Effect("plays", "v", NOW, 3, day=day),)
         assert consumer.read_count(DECLARED, child(at, **spilled)) == (Effect("likes", "p", NOW, 1),)
 
@@ -183,11 +183,11 @@ def test_a_new_item_moves_its_tally_from_the_start_and_a_removed_item_back_to_th
     for name, images, amount in (("INSERT", (image, None), 5), ("REMOVE", (None, image), -5)):
         effects = bookkeeper.read_count(DECLARED, record(name, key, *images))
         assert list(effects) == [Effect("contest", "c", NOW, observed=amount)]
-    assert contest.start, "not 0"
+    assert contest.start, "with a start of 0, this test would prove nothing"
 
 
 def entries(*effects: Effect, judged: int = -1) -> dict[int, list[JournalEntry]]:
-    """Returns the segments of a run with these effects, each of its own record. `judged`: the last judged minute."""
+    """Returns the segments of a run whose records have one of these effects each. `judged`: the last judged minute."""
     run = SegmentRun("1", BatchContext("counts", "s", NOW, judged))
     for effect in effects:
         run.add([effect])
@@ -214,7 +214,7 @@ def test_a_removal_whose_halves_are_in_one_run_is_an_entry_without_a_pair() -> N
 def test_an_entry_of_a_judged_minute_is_booked_on_the_current_minute_without_its_pair(
     judged: int, current: int
 ) -> None:
-    """The judge may be reading the minute after the last judged minute, so the current minute is two later at least."""
+    """The current minute is at least `judged + 2`, because the judge may be reading the minute after `judged`."""
     late_effects = CHILD_REMOVED._replace(minute=judged), Effect("plays", "v", judged - 1, 5)
     assert entries(*late_effects, judged=judged) == {
         current: [JournalEntry("likes", "p", "", -1, 0), JournalEntry("plays", "v", "", 5, 0)]

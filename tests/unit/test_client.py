@@ -142,8 +142,8 @@ def test_the_bundle_imports_no_other_module_of_tally(tmp_path: Path) -> None:
     code = (
         "import sys; from tally.client import Tally, requests\n"
         "tally = Tally.from_environment(caller='c')\n"
-        "deployed = {'tally', 'counters', 'pydantic', 'aws_lambda_powertools', 'url_normalize'}\n"
-        "print(sorted(name for name in sys.modules if name.partition('.')[0] in deployed))"
+        "checked = {'tally', 'counters', 'pydantic', 'aws_lambda_powertools', 'url_normalize'}\n"
+        "print(sorted(name for name in sys.modules if name.partition('.')[0] in checked))"
     )
     variables = {"PYTHONPATH": str(tmp_path), "TALLY_FUNCTION_PREFIX": "x-", "AWS_DEFAULT_REGION": "eu-west-1"}
     ran = subprocess.run(
@@ -254,7 +254,7 @@ def test_retries_end_after_a_number_of_attempts_with_growing_pauses(pauses: list
 
 
 def test_no_attempt_begins_if_it_could_last_beyond_the_deadline(pauses: list[float]) -> None:
-    """An attempt takes 1 s, a third of the deadline. After two attempts and a pause, a third could end too late."""
+    """An attempt takes 1 s, a third of the deadline. After two attempts and a pause, another could end too late."""
     tally_client, fake = slow_tally(pauses, lambda _: botocore.exceptions.ReadTimeoutError(endpoint_url="x"))
     with pytest.raises(StoreUnreachableError):
         tally_client.increment(*PLAY)
@@ -263,7 +263,7 @@ def test_no_attempt_begins_if_it_could_last_beyond_the_deadline(pauses: list[flo
 
 
 def test_a_batch_has_one_deadline_and_answers_busy_for_requests_that_it_did_not_send(pauses: list[float]) -> None:
-    """An event takes 100 requests. Three events take 3 s, which is the deadline."""
+    """An event has at most 100 requests. Three events take 3 s, which is the deadline."""
     tally_client, fake = slow_tally(pauses, lambda event: {"results": [PLAYED] * len(event["batch"])})
     results = tally_client.batch([requests.increment(*PLAY) for _ in range(450)])
     assert [type(result) for result in results] == [dict] * 300 + [StoreBusyError] * 150
@@ -274,7 +274,7 @@ def test_the_boto3_client_times_out_after_a_third_of_the_deadline_and_does_not_r
     config = Tally({}, deadline_s=9).lambda_client.meta.config
     assert (config.connect_timeout, config.read_timeout, config.retries["total_max_attempts"]) == (1, 2, 1)
     short = Tally({}, deadline_s=3).lambda_client.meta.config
-    assert (short.connect_timeout, short.read_timeout) == (0.5, 0.5), "together a third of 3 s, and above of 9 s"
+    assert (short.connect_timeout, short.read_timeout) == (0.5, 0.5), "their sum is a third of the deadline"
 
 
 def test_each_request_gets_one_key_and_keeps_it_when_it_is_sent_twice(pauses: list[float]) -> None:
@@ -291,7 +291,7 @@ def test_each_request_gets_one_key_and_keeps_it_when_it_is_sent_twice(pauses: li
 
 
 def test_the_caller_of_a_request_replaces_the_caller_of_the_client() -> None:
-    """A field that the caller leaves out is not sent."""
+    """A field without a value is not sent."""
     tally_client, fake = tally(PLAYED, caller="checkout")
     tally_client.increment("usage", "7c20", amount=0, idempotency_key="k")
     tally_client.increment(*PLAY, idempotency_key="k", caller="alice")
@@ -312,7 +312,7 @@ def test_enqueued_events_and_batches_ask_lambda_to_retry_them(pauses: list[float
     plays = [requests.increment(*PLAY, idempotency_key=f"k{number}") for number in range(150)]
     tally_client.enqueue_batch([*plays[:40], requests.put_mine("likes", "a91f", idempotency_key="k"), *plays[40:]])
     assert [call["InvocationType"] for call in fake.calls] == ["Event"] * 4, (
-        "the throttled one, two of plays, one of a like"
+        "the throttled call, two batches of plays, and one of a like"
     )
     assert {event["on_failure"] for event in fake.events} == {"raise"}
     assert [call["FunctionName"] for call in fake.calls] == ["fn-increments"] * 3 + ["fn-children"]

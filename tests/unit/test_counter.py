@@ -152,11 +152,11 @@ def test_an_invalid_declaration_raises_an_error_with_counter_field_and_reason(
 def test_a_visitor_counts_as_1_and_takes_part_in_no_batch_and_no_hold() -> None:
     seats = declare(**UNIQUE, ceiling=25)
     assert (seats.delta, seats.is_batchable, seats.takes_holds, seats.may_be_set) == (1, False, False, False)
-    assert dataclasses.replace(seats) == seats, "functions declare the counter from all of its fields, with delta=1"
+    assert dataclasses.replace(seats) == seats, "an explicit delta=1 declares the same counter"
 
 
 def test_the_number_of_a_period_cannot_be_set() -> None:
-    """A caller who sets a number names its version. The version of today's tally could set tomorrow's tally."""
+    """A caller who sets a number names its version. After midnight, this version could set the new tally."""
     plain, daily = declare(floor=0), declare(floor=0, period="day")
     assert (plain.may_be_set, plain.takes_holds) == (True, True)
     assert (daily.may_be_set, daily.takes_holds, daily.has_version) == (False, True, True)
@@ -291,7 +291,7 @@ def test_counters_that_would_count_one_item_twice_are_refused(first_child: str, 
 
 
 _PART = st.sampled_from(["A", "B", "A.A"])
-# The parts of a counter's sort key, and of its `child` or None.
+# The parts of a counter's sort key, and of its `child` (None: it has no child).
 _KEYS = st.tuples(st.lists(_PART, min_size=1, max_size=2), st.none() | st.lists(_PART, min_size=1, max_size=2))
 
 
@@ -354,7 +354,7 @@ def test_a_table_has_at_most_as_many_counters_as_one_transaction_can_move() -> N
 
 
 def test_team_numbers_may_have_names_that_begin_alike() -> None:
-    """`Watched` makes the prefix of the first 15 letters and digits of the name, so the sort key tells these apart."""
+    """A prefix has only the first 15 letters and digits of a name. The sort key has a digest of the whole name."""
     like_items = Items("shop", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#")
     names = ["customer_orders_open", "customer_orders_old", "post_likes", "postlikes"]
     watched = [Watched(name, table="shop", attribute="n", items=like_items, at="META") for name in names]

@@ -1,4 +1,4 @@
-"""`make demo`, with a small server that counts as Tally does, or that fails so that the demo must notice."""
+"""`make demo`, with a small server that counts as Tally does, or that has a fault which the demo must report."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_every_visit_counts_once_despite_repeats_lost_answers_and_a_busy_server(
     ran = run(tally)
     assert ran.status == 0
     assert tally.visits.total() == len(tally.keys) == 200
-    assert tally.keys.total() >= 200 + 20, "every tenth visit is sent twice, and visits whose answer is lost come again"
+    assert tally.keys.total() >= 200 + 20, "every tenth visit, and a visit whose answer is lost, is sent twice"
     assert "\nlost            0  visits\ndoubled         0  visits\n" in ran.out
 
 

@@ -183,7 +183,7 @@ def test_a_watch_without_the_sort_key_of_its_item_is_invalid() -> None:
         ({"watch": Watch("n", "META", within_s=120)}, True),
         ({"watch": Watch("n", "META", same_transaction=True)}, True),
         ({"heartbeats": True}, True),
-        ({"heartbeats": True, "partition_prefix": ""}, False),  # heartbeats match the prefix, and do not count
+        ({"heartbeats": True, "partition_prefix": ""}, False),  # heartbeats match this prefix, and are not counted
         ({"heartbeats": True, "partition_prefix": "HEART"}, False),
         ({"heartbeats": True, "partition_prefix": "HEARTBEAT#1"}, False),
         ({"watch": Watch("m", "META")}, False),

@@ -100,7 +100,7 @@ def test_an_operation_documents_exactly_the_inputs_that_it_declares() -> None:
 
 
 def fields_with_exact_schemas() -> list[tuple[str, Route, Field]]:
-    """Returns each kind of field whose schema says all that is checked, on a signed-in and on an anonymous route."""
+    """Returns a field of each kind whose schema says all that is checked, of a signed-in and of an anonymous route."""
     fields: dict[tuple[int, bool], tuple[str, Route, Field]] = {}
     with_looser_schemas = {
         kinds.PAGE, kinds.PAGE_OF_LISTED_HOST, kinds.CURSOR, kinds.USER_AGENT, kinds.TIME, kinds.UNTIL, kinds.CHANGES,
@@ -136,7 +136,7 @@ def values_near(schema: dict[str, Any]) -> st.SearchStrategy[object]:
     if "enum" in schema:
         return st.sampled_from([*schema["enum"], *(f"{value}x" for value in schema["enum"]), "", "visits"])
     if schema["type"] == "boolean":
-        return st.booleans() | st.sampled_from([0, 1, "", "True", None])  # schemathesis sends `true` in a query
+        return st.booleans() | st.sampled_from([0, 1, "", "True", None])  # not "true": it is valid in a query alone
     if schema["type"] == "integer":
         bounds = (schema["minimum"], schema["maximum"])
         return st.integers() | st.sampled_from([bound + step for bound in bounds for step in (-1, 0, 1)])

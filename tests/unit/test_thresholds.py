@@ -47,7 +47,7 @@ def test_a_move_crosses_the_thresholds_that_single_steps_cross(at: set[int], eve
     assert crossed(Notify(at=tuple(at), every=every), old, new) == [step for step in stepped if step not in dropped]
 
 
-def test_a_number_crosses_a_threshold_when_it_reaches_it_and_when_it_falls_below() -> None:
+def test_a_number_that_reaches_a_threshold_or_falls_below_crosses_the_threshold() -> None:
     at_ten = Notify(at=(10,))
     assert (crossed(at_ten, 9, 10), crossed(at_ten, 10, 9)) == ([(10, True)], [(10, False)])
     assert (crossed(at_ten, 10, 11), crossed(at_ten, 11, 10), crossed(at_ten, 10, 10)) == ([], [], [])
@@ -69,7 +69,7 @@ def test_a_limit_that_changes_crosses_percentages_too() -> None:
     assert crossed(near, 90, 850, 100, 1_000) == [], "the number was near the old limit, and is near the new limit"
     assert crossed(near, 90, 90, 0, 100) == [(80, True)]
     assert crossed(near, 90, 90, 100, 0) == [(80, False)], "a limit of 0 has no percentages"
-    assert crossed(near, 70, 70, 100, 0) == crossed(near, 90, 90, 0, -5) == []
+    assert crossed(near, 70, 70, 100, 0) == crossed(near, 90, 90, 0, -5) == [], "no limit is near"
 
 
 @given(st.lists(st.tuples(st.integers(-3, 130), st.sampled_from([-1, 0, 1, 2, 40, 100])), max_size=12))
@@ -110,7 +110,8 @@ def test_invalid_thresholds_are_refused(notify: Any, why: str) -> None:
     assert why in str(refused.value)
 
 
-# From 5, a delta of 3 makes 5 and 8, and a delta of -3 makes 5 and 2. A debt moves the one limit.
+# From 5, a delta of 3 makes 5 and 8, and a delta of -3 makes 5 and 2. A counter with a debt has one limit, and
+# the debt moves this limit.
 LIMITED = Counter("x", prefix="X", sort_key="N", attribute="n", start=5, floor=0, ceiling=10)
 
 
@@ -184,7 +185,7 @@ def test_a_threshold_that_every_new_tally_has_reached_is_refused(fields: dict[st
 def record(counter: Counter, id_: str, old: int | None, new: int | None, sequence: int = 111, **more: Any) -> Record:
     """Returns the record of a tally item whose images have these numbers. None: there is no such image.
 
-    `more`: attributes of the new image. Its nonce is b unless given; a, the nonce of the old image: an edit by hand.
+    `more`: attributes of the new image. The default nonce is b. An edit by hand keeps a, the nonce of the old image.
     """
     images = {
         name: {**tallies.key(counter, id_, 0), counter.attribute: {"N": str(number)}, "nonce": {"S": nonce}}
@@ -247,7 +248,7 @@ def test_an_event_says_what_kind_of_write_moved_the_number(change: Record, by: s
 
 
 def test_a_changed_limit_crosses_no_threshold_in_a_period_that_has_ended() -> None:
-    """Tally copies a new limit also into a tally whose period has ended. That makes no event, but a later move does."""
+    """Tally copies a new limit also into a tally whose period has ended. This copy makes no event, but a move does."""
     limited = replace(CALLS, limit_overrides=True)
     override = {"override#name": {"S": "p"}, "override#ceiling": {"N": "100"}}
     for day, old, events_made in ((18, 85, 1), (17, 85, 0), (17, 70, 1)):  # the day of the records is 18
@@ -316,7 +317,7 @@ def test_a_hold_that_is_released_into_a_period_that_is_not_kept_crosses_no_thres
 
 
 def test_a_run_always_fits_into_a_transaction() -> None:
-    """With EVENTS_MAX events a run takes one more record, which may cross every threshold, one of them `every`."""
+    """With EVENTS_MAX events a run takes one more record, which may cross all thresholds. `every` is one of these."""
     events_of_a_record, checkpoint_writes = THRESHOLDS_MAX - 1 + MULTIPLES_MAX, 1
     assert SEGMENTS_MAX + DEAD_LETTERS_MAX + checkpoint_writes + EVENTS_MAX + events_of_a_record <= 100
     run = SegmentRun("1", BatchContext("counts", "s"))

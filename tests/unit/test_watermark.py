@@ -1,4 +1,4 @@
-"""How a sweep finds the watermark (shard trees, checkpoints, heartbeats, reads of quiet leaves), and stores it.
+"""A sweep finds the watermark (shard trees, checkpoints, heartbeats, reads of quiet leaves), and stores it.
 
 A *leaf* is a stream shard that no other shard follows. A leaf is *quiet* if no record has come for two minutes.
 """
@@ -112,7 +112,7 @@ class Stack:
         return {(item.get("PK") or item["id"])["S"].partition("#")[2] for item in items["Items"]}
 
     def judge_item(self) -> dict[str, Any]:
-        """Returns the JUDGE item, with plain values."""
+        """Returns the item of the watermark, with plain values."""
         item = queries.get(self.store.client, self.store.settings.ledger_table, watermark.WATERMARK_KEY)
         return {name: next(iter(value.values())) for name, value in item.items()}
 
@@ -143,7 +143,7 @@ def seconds_ago(time_s: float) -> float:
 def lags_s(snapshot: StreamsSnapshot) -> tuple[float, float]:
     """Returns how far the rollup and the bookkeeper are behind NOW_S, in the shard where each has passed least.
 
-    At least 60 s, because DynamoDB may list a new shard a minute late.
+    Each lag is at least 60 s, because DynamoDB may list a new shard a minute late.
     """
     return seconds_ago(snapshot.all_passed_s("rollup")), seconds_ago(snapshot.all_passed_s("bookkeeper"))
 
@@ -153,7 +153,7 @@ def lags_s(snapshot: StreamsSnapshot) -> tuple[float, float]:
 def test_a_consumer_has_passed_as_much_as_in_the_shard_where_it_lags_most(
     stack: Stack, consumer: str, shard: str
 ) -> None:
-    """In this shard a record waits: an unread one for the bookkeeper, or one (9) after the rollup's checkpoint (8)."""
+    """In this shard the bookkeeper has an unread record, or the rollup (at 8) has not passed record 9."""
     stack.streams.trees = {table: [Shard(f"{table[0]}{number}") for number in range(3)] for table in TABLES}
     stack.streams.answers = {shard: [[RECORD]]}
     for number in range(3):
@@ -173,7 +173,7 @@ def test_a_consumer_has_passed_as_much_as_in_the_shard_where_it_lags_most(
         ([("c1", "bookkeeper", 9, 8), ("c1", "rollup", 8, 8)], 70),  # the rollup has passed record 8
         ([("c1", "bookkeeper", 9, 8), ("c1", "rollup", 7, 7)], 300),  # the rollup has not passed record 8
         ([("c1", "bookkeeper", 11, 9), ("c1", "rollup", 10, 10)], 70),  # sequence numbers are compared as numbers
-        ([("c0", "bookkeeper", 9, 10), ("c1", "bookkeeper", 9, 0)], 400),  # the rollup has not finished c0
+        ([("c0", "bookkeeper", 9, 10), ("c1", "bookkeeper", 9, 0)], 400),  # the rollup has not passed record 10 of c0
         ([("c0", "bookkeeper", 9, 10), ("c1", "bookkeeper", 9, 8), ("c1", "rollup", 8, 8)], 70),  # it has begun c1
     ],
 )
@@ -194,15 +194,16 @@ def test_the_rollup_is_as_far_as_the_bookkeeper_if_it_has_passed_the_newest_reco
     assert lags_s(stack.snapshot())[0] == lag_s
 
 
-@pytest.mark.parametrize(("expired_min", "lag_s"), [(5, 400), (7, 70)])  # lineage.RETENTION_MARGIN is 6 minutes
+@pytest.mark.parametrize(("expired_minutes_ago", "lag_s"), [(5, 400), (7, 70)])  # lineage.RETENTION_MARGIN is 6 minutes
 def test_the_rollup_does_not_wait_for_records_that_the_stream_has_dropped(
-    stack: Stack, expired_min: int, lag_s: int
+    stack: Stack, expired_minutes_ago: int, lag_s: int
 ) -> None:
-    """The stream dropped the rollup's record 10 `expired_min` ago. If the rollup had to read it, judging would stop."""
+    """The stream dropped record 10. If the rollup had to read this record, no minute would be judged."""
     stack.streams.trees["counts"] = [Shard("c0"), Shard("c1", "c0")]
     stack.checkpoint("r")
     stack.checkpoint("c0", 400, consumer="rollup", sequence=9)
-    stack.checkpoint("c0", lineage.STREAM_RETENTION_S + 60 * expired_min, consumer="bookkeeper", sequence=12, note=10)
+    made_ago_s = lineage.STREAM_RETENTION_S + 60 * expired_minutes_ago
+    stack.checkpoint("c0", made_ago_s, consumer="bookkeeper", sequence=12, note=10)
     stack.checkpoint("c1", 70, consumer="bookkeeper", note=0)
     assert lags_s(stack.snapshot())[0] == lag_s
 
@@ -210,7 +211,7 @@ def test_the_rollup_does_not_wait_for_records_that_the_stream_has_dropped(
 def test_a_stream_without_shards_proves_nothing(up_to_date_stack: Stack) -> None:
     for table in TABLES:
         up_to_date_stack.streams.trees = ONE_SHARD_EACH | {table: []}
-        assert lags_s(up_to_date_stack.snapshot()) == (NOW_S, NOW_S), "both have passed nothing since 1970"
+        assert lags_s(up_to_date_stack.snapshot()) == (NOW_S, NOW_S), "each lag is the time since 1970"
 
 
 def test_the_last_minute_does_not_count_as_passed_because_a_new_shard_may_be_unlisted(up_to_date_stack: Stack) -> None:
@@ -236,7 +237,7 @@ def test_a_shard_without_a_checkpoint_is_passed_as_far_as_its_parent(stack: Stac
     assert lags_s(stack.snapshot()) == (200, 200)
 
 
-def test_a_snapshot_of_shards_that_are_each_others_parents_ends(stack: Stack) -> None:
+def test_shards_that_are_each_others_parents_cause_no_endless_loop(stack: Stack) -> None:
     stack.streams.trees["counts"] = [Shard("c0", "c1"), Shard("c1", "c0"), Shard("c2", "c1")]
     stack.checkpoint("r")
     stack.checkpoint("c0", 70)
@@ -297,7 +298,7 @@ def test_a_failed_heartbeat_stops_no_other_heartbeat_and_its_leaf_counts_as_a_le
     assert len(throttled_keys) == 1
     assert {"k1", "k2"} < stack.heartbeats("counts")
     assert len(stack.heartbeats("counts")) == 2 + heartbeats.RANDOM_HEARTBEATS
-    assert stack.streams.requested == [("c0", "9")] * is_quiet, "only that leaf is read"
+    assert stack.streams.requested == [("c0", "9")] * is_quiet, "only the quiet leaf without a heartbeat is read"
     assert stack.judge_item()["rollup_passed_s"] == str(int(NOW_S) - 60)
 
 
@@ -347,7 +348,7 @@ def test_a_quiet_leaf_without_unread_records_is_passed(quiet_stack: Stack) -> No
 
 
 @pytest.mark.parametrize(
-    ("tree", "unread", "lag_s"),
+    ("parents", "unread", "lag_s"),
     [
         ({"c2": "c0"}, {"c2": [[], [], [RECORD], []]}, 400),
         ({"c2": "c0"}, {"c0": [[], [], [RECORD], []]}, 400),
@@ -358,11 +359,15 @@ def test_a_quiet_leaf_without_unread_records_is_passed(quiet_stack: Stack) -> No
     ids=["in the leaf", "in the parent", "in a shard between them", "parent not listed", "five empty answers"],
 )
 def test_an_unread_record_in_a_leaf_or_in_a_shard_before_the_leaf_delays_both_consumers(
-    quiet_stack: Stack, tree: dict[str, str], unread: dict[str, list[list[Any]]], lag_s: int
+    quiet_stack: Stack, parents: dict[str, str], unread: dict[str, list[list[Any]]], lag_s: int
 ) -> None:
-    """A shard that is not listed is not read. After five empty answers, a shard counts as read to its end."""
-    listed_parent = [] if tree == {"c2": "c9"} else [Shard("c0")]
-    quiet_stack.streams.trees["counts"] = [*listed_parent, Shard("c1", "c0"), *itertools.starmap(Shard, tree.items())]
+    """`parents`: the shard before c2, and before c9. A shard that is not listed is not read.
+
+    After five empty answers, a shard counts as read to its end.
+    """
+    listed_parent = [] if parents == {"c2": "c9"} else [Shard("c0")]
+    later_shards = itertools.starmap(Shard, parents.items())
+    quiet_stack.streams.trees["counts"] = [*listed_parent, Shard("c1", "c0"), *later_shards]
     quiet_stack.streams.answers |= unread
     assert lags_s(quiet_stack.snapshot()) == (lag_s, lag_s)
 
@@ -419,26 +424,27 @@ def test_the_judge_starts_when_the_minute_of_the_first_sweep_is_closed(
         restored = watermark.WATERMARK_KEY | {"restored_s": {"N": str(60 * (MINUTE - restored_minutes_ago) + 59)}}
         stack.store.client.put_item(TableName=stack.store.settings.ledger_table, Item=restored)
     stack.streams.answers = {"c": [[RECORD]], "r": [[RECORD]]}
-    first_sweep = None  # the first sweep that says which minutes are judged
+    starting_sweep = None  # the minute of the first sweep that stores the last judged minute
     for minute in range(20):
         if minute == 0 or minute > stalled_minutes:
             pass_everything(stack, 60 * minute)
         closed = watermark.read(stack.store).last_complete_minute(stack.store.settings)
         stack.sweep(NOW_S + 60 * minute)
-        assert ("judged" in stack.judge_item()) == (first_sweep is not None or closed >= MINUTE)
-        first_sweep = minute if first_sweep is None and "judged" in stack.judge_item() else first_sweep
+        assert ("judged" in stack.judge_item()) == (starting_sweep is not None or closed >= MINUTE)
+        if starting_sweep is None and "judged" in stack.judge_item():
+            starting_sweep = minute
     skipped = 0 if restored_minutes_ago is None else max(0, 2 - restored_minutes_ago)
     assert watermark.last_judged_minute(stack.store) == MINUTE + skipped - 1, "only the judge advances this minute"
-    assert first_sweep is not None
-    assert first_sweep <= stalled_minutes + 8, "the first probes and the end of the minute take a few sweeps"
+    assert starting_sweep is not None
+    assert starting_sweep <= stalled_minutes + 8, "the first probes and the end of the minute take a few sweeps"
 
 
 def test_the_journal_is_complete_when_the_bookkeeper_has_passed_the_writes_of_the_rollup(
     up_to_date_stack: Stack,
 ) -> None:
-    """In shard c1 the bookkeeper lags until minute 5. Then it passes the probe that the sweep of minute 0 stored.
+    """The bookkeeper passes the probe that the sweep of minute 0 stored only in minute 5, because it lags in shard c1.
 
-    In minute 7 it passes the probe of minute 5. A probe has the rollup's time, which is 60 s before the sweep.
+    In minute 7 the bookkeeper passes the probe of minute 5. A probe has the rollup's time, 60 s before its sweep.
     """
     up_to_date_stack.streams.trees["counts"] = [Shard("c"), Shard("c1")]
     complete_s = []
@@ -448,7 +454,7 @@ def test_the_journal_is_complete_when_the_bookkeeper_has_passed_the_writes_of_th
         up_to_date_stack.streams.answers["c1"] = [[RECORD]]
         up_to_date_stack.sweep(NOW_S + 60 * minute)
         complete_s.append(int(up_to_date_stack.judge_item()["journal_complete_s"]) - NOW_S)
-    assert complete_s == [0 - NOW_S] * 5 + [-60] * 2 + [60 * 5 - 60]
+    assert complete_s == [0 - NOW_S] * 5 + [-60] * 2 + [60 * 5 - 60], "0: there is no watermark"
 
 
 def test_of_two_sweeps_at_once_one_stores_the_watermark_and_a_watermark_is_too_fresh_for_10_s(
@@ -516,7 +522,7 @@ def test_as_of_stays_before_a_dead_letter_of_the_rollup_until_one_sweep_after_it
 
 
 def test_the_times_of_the_watermark_never_decrease(up_to_date_stack: Stack) -> None:
-    """A sweep may find less than an earlier sweep: checkpoints expire, and a new shard has no checkpoint."""
+    """A sweep may find earlier times than the last sweep: checkpoints expire, and a new shard has no checkpoint."""
     for minute in range(6):
         pass_everything(up_to_date_stack, 60 * minute)
         up_to_date_stack.sweep(NOW_S + 60 * minute)
@@ -568,6 +574,7 @@ def test_as_of_is_read_once_a_second_at_most_and_is_none_before_there_is_a_water
     clock[0] += watermark.CACHE_S / 2
     assert watermark.as_of(call) == NOW_S - 60 - 60 - 5  # a minute and lineage.CLOCK_SKEW before the first sweep
     store = up_to_date_stack.store
+    # The cache has the answer of one ledger table, so another table is read, which does not exist here.
     without_ledger = replace(store, settings=store.settings._replace(ledger_table="there-is-no-such-table"))
     with pytest.raises(Exception, match="refused"):
         watermark.as_of(Call(without_ledger))

@@ -81,7 +81,7 @@ def template(shop: Shop) -> dict[str, Any]:
 
 
 def test_resources_that_must_never_be_replaced_have_the_listed_logical_ids(template: dict[str, Any]) -> None:
-    """No program writes the list. A changed id means a new, empty table, or a name that no caller finds."""
+    """A changed id means a new, empty table, or a name that no caller finds."""
     types = {id_: resource["Type"] for id_, resource in template["Resources"].items() if id_.startswith("Tally")}
     permanent = {id_: type_ for id_, type_ in types.items() if type_.startswith(PERMANENT_TYPES)}
     outputs = sorted(id_ for id_ in template["Outputs"] if id_.startswith("Tally"))
@@ -181,7 +181,7 @@ def test_a_grant_refuses_a_counter_that_cannot_be_part_of_a_batch(shop: Shop, na
         shop.tally.grant_transact(shop.checkout, names)
 
 
-def test_a_role_may_invoke_only_the_named_function(template: dict[str, Any]) -> None:
+def test_a_role_may_invoke_only_the_function_of_its_grant(template: dict[str, Any]) -> None:
     [target] = invocable(template, "Worker")
     assert target.startswith("TallyFunctionsIncrementsLive")
 

@@ -123,7 +123,7 @@ def test_two_constructs_in_a_stack_pass_cdk_nag_with_and_without_feature_flags(s
         variables = {"CDK_OUTDIR": str(shop / "cdk.out"), "CDK_CONTEXT_JSON": json.dumps(flags)}
         run(str(python), "two.py", cwd=shop, variables=variables)
         resources = template(shop)["Resources"]
-        assert 400 < len(resources) < 500, "a stack may have 500"
+        assert 400 < len(resources) < 500, "a stack may have 500 resources"
         assert {"TallyCountsTable", "PollsCountsTable"} <= resources.keys()
         broken = run(str(python), "two.py", "broken", cwd=shop, check=False, variables=variables)
         assert broken.returncode != 0
@@ -189,7 +189,7 @@ def test_the_next_version_changes_only_the_code_of_functions(
 
 
 def unpack(wheel: Path, target: Path) -> Path:
-    """Unpack the wheel into a folder, and return the folder. On PYTHONPATH it replaces the installed package."""
+    """Unpack the wheel into a folder, and return the folder, for PYTHONPATH."""
     shutil.unpack_archive(wheel, target, "zip")
     return target
 

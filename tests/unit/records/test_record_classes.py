@@ -189,7 +189,7 @@ def test_a_record_or_a_key_of_another_class_is_refused(recording_client: Any, cu
 
 
 def declare(**attributes: tuple[Any, ...]) -> Callable[[], type]:
-    """Returns a function that makes a record class. `attributes`: each one's annotation, and its default if any."""
+    """Returns a function that makes a record class. `attributes`: the annotation of each, and any default."""
     members = {name: declared[1] for name, declared in attributes.items() if len(declared) > 1}
     annotations = {name: declared[0] for name, declared in attributes.items()}
     return lambda: record(type("Bad", (), {"__annotations__": annotations, **members}))

@@ -42,7 +42,7 @@ BUSY = ClientError({"Error": {"Code": "ProvisionedThroughputExceededException", 
 def test_the_first_write_writes_the_start_and_each_update_adds_delta(
     recording_client: Any, table: str, exact: bool
 ) -> None:
-    """Many threads update at once. Without `exact`, no two updates answer with the same number."""
+    """Many threads update at once. No two answers have the same number, except with `exact`, which reads afterwards."""
     customers = Records(recording_client, table, Customer, exact=exact)
     assert numbers_of(customers.update_item(Customer(id="1"))) == numbers_of(customers.get_item("1")) == (0, 10, -20)
     assert numbers_of(customers.put_item(Customer(id="2"))) == numbers_of(customers.get_item("2")) == (0, 10, -20)
@@ -148,7 +148,7 @@ def test_unset_attributes_are_removed_by_an_update_and_stay_with_ignore_nulls(
 def test_an_update_makes_a_missing_record_unless_it_only_removes_attributes(
     store: Store, notes: Records[Note], table: str, exact: bool
 ) -> None:
-    """DynamoDB makes no such record (aws-sdk-java-v2 issue 2761), but the engine does. `dynamodb` gives its answer."""
+    """DynamoDB makes no such record (aws-sdk-java-v2 issue 2761), but the engine does. `dynamodb` acts as DynamoDB."""
     assert notes.update_item(Note(id="1"), ignore_nulls=True) == notes.get_item("1") == Note(id="1")
     dynamodb: Any = RecordingClient(store, update_item=[{"ConsumedCapacity": {}}], get_item=[{"ConsumedCapacity": {}}])
     with pytest.raises(NotFoundError, match=r"Note id='2'.*only removes"):
@@ -179,6 +179,7 @@ def test_actions_change_parts_of_a_record_and_no_update_removes_these_parts(
     after = notes.update_item(Note(id="1", text="u"), actions=actions, ignore_nulls=ignore_nulls)
     changed = Note(id="1", steps=["z", "b"], tags={"y"}, number=-2, text="u", address={"b": "2", "c.d": "t"})
     assert after == changed
+    # Sets the number to 3 + 4 (none is no attribute), then to 7 - 1, then to 9 - 6.
     for number, operand in enumerate((if_not_exists("none", 3) + 4, Path("number") - 1, 9 - Path("number")), 7):
         longer_steps = list_append(if_not_exists("steps", []), [str(number)])
         actions = [Action.set("number", operand), Action.set("steps", longer_steps)]
@@ -267,7 +268,7 @@ def test_an_error_names_what_an_extension_may_not_change(recording_client: Any, 
 def test_extensions_run_in_order_and_counters_move_first_unless_the_list_names_their_extension(
     recording_client: Any, table: str
 ) -> None:
-    """In the Java client a list of extensions replaces the default list, so that counters stand still."""
+    """In the Java client a list of extensions replaces the default list, so that counters do not count."""
     visits_seen: list[object] = []
 
     def append(letter: str) -> Extension:
@@ -297,7 +298,7 @@ def test_a_repeated_update_counts_twice_and_with_a_condition_on_the_version_once
         with pytest.raises(StoreUnreachableError):
             customers.update_item(Customer(id="1"), condition=condition)
         if condition is None:
-            assert customers.update_item(Customer(id="1")).visits == 1  # one visit, sent twice
+            assert customers.update_item(Customer(id="1")).visits == 1  # the update whose answer was lost made 0
         else:
             with pytest.raises(RecordChangedError):
                 customers.update_item(Customer(id="1"), condition=condition)

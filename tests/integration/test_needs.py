@@ -204,7 +204,7 @@ def increment(world: World) -> Scenario:
             world.invoke(event | {"amount": counter.delta or 1, "idempotency_key": key, "value": True})
         repeated = event | {"amount": counter.delta or 1, "idempotency_key": "again"}
         world.invoke({"batch": [repeated, repeated, {**repeated, "idempotency_key": "more"}]})
-    for amount in (-7, -8):
+    for amount in (-7, -8):  # of 1 that is free, and 4 of an expired hold
         world.invoke({**MUG_OF_ALICE, "operation": "increment", "amount": amount, "idempotency_key": f"{amount}"})
 
 
@@ -570,7 +570,7 @@ def put_faults(invoke: Invoke, store: Store, objects: dead_letters.DeadLetterBuc
     put_drift_row(store, "likes", "a91f", 2)
     put_drift_row(store, "plays", "9f3a", -3)
     record = stream_records.play(7, "9f3a", writer_minute=28_000_000)
-    minute_of_change = int(time.time()) // 60 - 3 * tallies.MINUTES_PER_DAY  # too long ago for the rollup
+    minute_of_change = int(time.time()) // 60 - 3 * tallies.MINUTES_PER_DAY  # the stream has dropped its record
     lost_change = stream_records.play(8, "lost", writer_minute=minute_of_change)["dynamodb"]
     store.client.put_item(TableName=store.settings.receipts_table, Item=lost_change["NewImage"])
     for consumer in ("rollup", "bookkeeper"):

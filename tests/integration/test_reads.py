@@ -229,7 +229,7 @@ def test_a_counter_of_items_has_no_number_until_a_scan_has_counted_the_items(inv
     ann = {"counter": "orders", "id": "ann"}
     open_scan = scan_state.begin(store, ORDERS, time.time())
     assert open_scan is not None
-    for digest in ("", "of another declaration"):  # of the declaration by which a scan has counted; "": none
+    for digest in ("", "of another declaration"):  # of the last scan's declaration; "": no scan has counted
         refused = [invoke.http(name, **ann) for name in ("get_counter", "get_counter_badge")]
         assert [answer["statusCode"] for answer in refused] == [409, 409]
         assert "run `tally scan orders`" in events.body_of(refused[0])["detail"]
@@ -340,7 +340,7 @@ def test_a_replay_after_midnight_answers_the_number_of_the_first_answers_period(
     monkeypatch.setattr(time, "time", lambda: real_time() + to_midnight_s + 300)
     assert change(invoke, "calls", "early", 5)["value"] == 5
     assert change(invoke, "calls", "late", 700) == first
-    monkeypatch.setattr(time, "time", lambda: real_time() + to_midnight_s + 300 + 36 * 86400)  # 35 are kept
+    monkeypatch.setattr(time, "time", lambda: real_time() + to_midnight_s + 300 + 36 * 86400)  # 35 days are kept
     body = {name: first[name] for name in ("counter", "id", "period", "visible")}
     in_time = Call(store, deadline_s=store.clock() + 60)
     assert tallies.with_value(in_time, COUNTERS["calls"], "x", body) == body, "the tally of the period has expired"

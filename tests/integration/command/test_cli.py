@@ -131,7 +131,7 @@ def test_a_closed_stdin_or_stdout_is_empty(run: Run, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(sys, name, None)
     assert run("export", "plays") == (0, "", "tally: exported 0 rows\n")
     assert "the first line must name the columns" in run("import", "-", "--counter", "usage")[2]
-    for stream in (sys.stdin, sys.stdout):
+    for stream in (sys.stdin, sys.stdout):  # the command has replaced None
         stream.close()
 
 
@@ -487,7 +487,7 @@ NONSENSE = {
     "wrong types": http_answer('{"dynamodb": 5, "s3": [], "counts": 1, "receipts": 2, "ledger": 3, "bucket": 0,'
                          ' "minute_s": 1, "outputs": {}}'),
 }  # fmt: skip
-ARGUMENTS: dict[str, list[str]] = {  # of one call of each command that needs a stack
+ARGUMENTS: dict[str, list[str]] = {  # for one call of each command that needs a stack
     "status": [], "check": [], "repair": ["--by", "a", "--why", "b", "--yes"], "get": ["likes", "a"], "history": ["a"],
     "restore": ["--to", "2026-11-22T10:30:00Z", "--by", "a", "--why", "b"],
     "forget": ["--user", "u"], "import": [os.devnull, "--counter", "plays"], "export": ["plays", "--format", "jsonl"],

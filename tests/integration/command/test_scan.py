@@ -62,7 +62,7 @@ def test_a_scan_prints_its_cost_asks_and_counts_the_items_while_the_team_writes(
     assert err.splitlines()[-1] == (  # in minutes: CLOCK_SLACK + SWEEP_DELAY_MINUTES = 7
         "tally: read everything. Waiting for the consumer to catch up with shop: about 420 s"
     )
-    assert (code, out) == (0, "orders is counted: 122 items read, 5 groups, 4 numbers set\n")  # `new` was counted
+    assert (code, out) == (0, "orders is counted: 122 items read, 5 groups, 4 numbers set\n")  # `new` had its number
     assert team.numbers("orders") == team.truth("orders")
     assert json.loads(team("get orders a --json")[1])["value"] == team.truth("orders")["a"]
     code, out, _ = team("export orders")
@@ -248,9 +248,9 @@ def test_a_throttle_limits_the_units_of_a_second() -> None:
     throttle = Throttle(50, lambda: clock.s, lambda seconds: setattr(clock, "s", clock.s + seconds))
     for units in (10.0, 200.0, 0.5, 89.5):
         throttle.wait_for(units)
-        clock.s += 0.1  # a step takes 0.1 s
-    assert clock.s - 100 == pytest.approx(300 / 50 - scan.BURST_S + 0.1)  # 300 units, and the last step
-    Throttle(0, lambda: 0.0, pytest.fail).wait_for(1000)
+        clock.s += 0.1  # the work between two waits
+    assert clock.s - 100 == pytest.approx(300 / 50 - scan.BURST_S + 0.1)  # 300 units, and the last 0.1 s
+    Throttle(0, lambda: 0.0, pytest.fail).wait_for(1000)  # 0: no limit
 
 
 def test_a_scan_waits_for_the_consumer_and_reports_a_timeout(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ def put_tally(store: Store, counter: Counter, id_: str, *shards: int) -> None:
 
 
 def put_repairs(store: Store, counter: str, id_: str, amounts: range) -> None:
-    """Stores a repair of each amount. The time of a repair is 1,800,000,000 s and its amount in seconds."""
+    """Stores a repair of each amount. The time of a repair is 1,800,000,000 s plus its amount."""
     for amount in amounts:
         texts = {"by": "ann", "why": f"repair {amount}", "how": history.LEDGER}
         write = history.repair_entry_write(
@@ -157,7 +157,7 @@ def test_each_wrong_part_is_named_with_its_reason(stack_status: StatusOfStack) -
     expired_s = int(time.time()) - 301  # the sweep has 300 s to release a hold
     holds = (
         (f"{expired_s}-x#stock/mug", "held"),  # the sweep has not released this hold
-        ("OVERDUE#stock/mug#x", "held"),  # a limit refuses its release
+        ("OVERDUE#stock/mug#x", "held"),  # a limit refuses the release of this hold
         (f"{expired_s}-y#stock/mug", "expired"),  # this hold is released
     )
     for bucket_number, (sort_key, state) in enumerate(holds):
@@ -197,7 +197,7 @@ def test_a_part_without_an_answer_is_unknown_and_not_ok(stack_status: StatusOfSt
 def test_a_check_that_reads_only_a_part_of_its_rows_is_not_ok(
     stack_status: StatusOfStack, has_wrong_hold: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A check reads two rows that are not wrong: unconfirmed drift, or settled holds. Later rows may be wrong."""
+    """A check reads two of three rows. Drift is unconfirmed, and holds are settled, except a wrong hold."""
     monkeypatch.setattr(checks, "READ_MAX", 2)
     monkeypatch.setattr(hold_items, "UNRELEASED_MAX", 2)
     for number in range(3):

@@ -437,7 +437,7 @@ def test_an_order_whose_hold_is_voided_during_the_charge_is_not_sold(
 def test_a_run_that_gives_up_after_another_run_has_sold_refunds_nothing(
     make_trial: Callable[[str, int], Trial], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first run is refused, because others have bought the items. The others return the items before this run gives up."""
+    """The first run is refused, because others have the items. Before the run gives up, the others return the items."""
     trial = make_trial("checkout", 0)
     module, provider = trial.processes.module, Provider(trial.processes)
     monkeypatch.setattr(module, "refund", provider.refund)

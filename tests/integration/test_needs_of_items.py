@@ -62,7 +62,7 @@ class ShopConsumer:
         self.sequence = 0
 
     def write(self, pk: str, sk: str, *, old: dict[str, Any] | None = None, new: dict[str, Any]) -> None:
-        """Deliver a record of this item to the consumer. `old`, `new`: its images without keys; no `old`: INSERT."""
+        """Deliver a record of this item to the consumer. `old`, `new`: the images without keys; None: a new item."""
         self.sequence += 1
         key = {"PK": {"S": pk}, "SK": {"S": sk}}
         images = {"OldImage": old, "NewImage": new}
@@ -96,7 +96,7 @@ def begin_scan(store: Store, counter: Counter) -> scan_state.Scan:
 
 
 def test_the_consumer_of_items_needs_exactly_what_it_declares(team_store: Store) -> None:
-    """The consumer gets records during and after a scan, of an item that cannot count, and by another declaration."""
+    """Records come during a scan, after the scan, and by another declaration of `orders`. One item does not count."""
     scan = begin_scan(team_store, ORDERS)
     scan_state.close(team_store, begin_scan(team_store, LIKED), LIKED.items_digest)
     recorder, consumer = ConsumersRecorder(team_store), ShopConsumer(team_store, ORDERS, LIKED)

@@ -130,7 +130,7 @@ def has_whole_numbers(route: Route) -> bool:
 @pytest.mark.parametrize("route", [*filter(has_whole_numbers, ROUTES.values())], ids=lambda route: route.id)
 def test_a_whole_number_may_be_written_with_a_fraction_or_an_exponent(route: Route, invoke: Invoke) -> None:
     """JSON Schema and the API document allow 7.0 and 70e-1 for 7, and some libraries write such numbers."""
-    fields = prepare(invoke, route.operation.name) | {"limit": 7}
+    fields = prepare(invoke, route.operation.name) | {"limit": 7}  # in a query or in a body
     event, direct = samples.http_event(route, COUNTERS, **fields), samples.direct_event(route, COUNTERS, **fields)
     invoke(direct)  # the first request may change something, and later requests do not
     answers = []
@@ -170,7 +170,7 @@ def bad_requests(route: Route) -> Iterator[tuple[str, dict[str, Any]]]:
             continue
         for value in invalid_values(route, field):
             sent_value = [value] if field.kind.list_max else value
-            # Without a value, the sample lacks the field. REFUSED_REQUESTS has lists in a body.
+            # None removes the field from a sample. REFUSED_REQUESTS has the cases of lists in a body.
             if sent_value is None or (field.source is Source.BODY and field.kind.list_max):
                 continue
             yield (

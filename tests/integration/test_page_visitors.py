@@ -51,7 +51,7 @@ def store(store: Store, monkeypatch: pytest.MonkeyPatch, now: SimpleNamespace) -
 
 
 def visit(invoke: Invoke, address: str | None = ANN, agent: str = FIREFOX, key: str = "", **more: Any) -> None:
-    """Sends a visit that API Gateway got from this address. `more`: the page's `url`, and headers."""
+    """Sends a visit that API Gateway got from this address. `key`: empty: a new key. `more`: `url` and headers."""
     key = key or f"{len(receipts(invoke.store)):022d}"
     event = events.http("visit", url=more.pop("url", PAGE), idempotency_key=key, headers={"user-agent": agent, **more})
     event["requestContext"]["http"]["sourceIp"] = address

@@ -81,7 +81,7 @@ def test_a_restore_makes_the_tables_of_the_newest_copies_in_the_region_of_the_va
     assert out.splitlines() == [
         *[f"copy     {table}: {day} 00:00:00 UTC" for table in TEMPLATE_SETTINGS],
         f"as of    counts {day} 00:00:00 UTC, receipts {day} 00:01:00 UTC, ledger {day} 00:02:10 UTC",
-        "apart    at most 4 minutes: docs/restore.md#what-may-be-wrong says what may be wrong",  # 130 s and a minute
+        "apart    at most 4 minutes: docs/restore.md#what-may-be-wrong says what may be wrong",  # rounded up: 130+60 s
         "forgets  the drift of plays 9f3a: +5",
         "repaired visits https://example.com/a: +2 (0 to 2), by rebuild",
         *[f"ready    {PREFIX}-{table}" for table in TEMPLATE_SETTINGS],

@@ -118,7 +118,7 @@ def fail_as_busy(*_: Any, **__: Any) -> Any:
 
 
 def metrics(out: str) -> dict[str, dict[str, Any]]:
-    """Returns the metrics that were written as EMF, by counter or consumer. `stack` has the metrics of neither."""
+    """Returns the metrics that were written as EMF, by counter or consumer. `stack`: the metrics of the whole stack."""
     by_dimension: dict[str, dict[str, Any]] = {}
     for line in (json.loads(line) for line in out.splitlines() if '"_aws"' in line):
         by_dimension.setdefault(line.get("counter") or line.get("consumer") or "stack", {}).update(line)
@@ -226,7 +226,7 @@ def test_a_report_of_drift_that_runs_out_of_time_gives_a_lower_bound(
     assert (metered["stack"]["DriftingTallies"], metered["stack"]["DriftAbsolute"]) == ([20.0], [4e16])
     assert not [name for name in counters.COUNTERS if name in metered], "no counter is known to have no drift"
     assert [vars(record)["at_least"] for record in caplog.records if record.message == "more may drift"] == [20]
-    assert times_left_s == [30], "half of the time that the report has left"
+    assert times_left_s == [30], "half of the 60 s that the report leaves"
 
 
 def test_a_consumer_that_lags_is_logged_with_its_shard(

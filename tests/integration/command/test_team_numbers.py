@@ -1,4 +1,4 @@
-"""`tally scan`, `check` and `repair` of team numbers: 300 posts, of which 20 have a wrong number."""
+"""`tally scan`, `check` and `repair` of team numbers: the likes of 300 posts, of which up to 20 are wrong."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def run_to_next_day(world: Deployment) -> None:
 
 
 def lose_records(world: Deployment, consumer: str | None, act: Callable[[], object]) -> None:
-    """Acts while a consumer is stalled. The consumer never gets the records of this time."""
+    """Acts while a consumer (None: every consumer) is stalled, which never gets the records of this time."""
     world.stall(consumer)
     act()
     world.run(1)
@@ -97,7 +97,7 @@ def test_a_rebuild_adds_once_what_both_consumers_lost(world: Deployment, reconci
     lost_visits = {("visits", "https://example.com/a"): 4, ("visits", "https://example.com/lost"): 3}
     lost_amounts = {("plays", "v"): 5, **lost_visits}
     assert {name: missing.difference for name, missing in missing_amounts(reconciler).items()} == lost_amounts
-    # Before the outage 6 plays spilled, and 6 moved the tally at once. In the outage 2 did; after it 3 spilled.
+    # Before the outage 6 plays spilled, and 6 moved the tally at once. In it 2 moved the tally. After it 3 spilled.
     assert (world.tally(PLAYS, "v"), world.drifts()) == (6 + 6 + 2 + 3, {})
     assert rebuild_all(reconciler) == lost_amounts
     assert world.tally(PLAYS, "v") == 6 + 6 + 2 + 3 + 5
@@ -133,6 +133,7 @@ def test_a_rebuild_also_adds_lost_batches_that_the_rollup_was_to_add(world: Depl
     world.run(1)
     lose_records(world, BOTH_CONSUMERS, outage)
     run_until_days_are_judged(world)
+    # Counted are both batches before the outage, and of the batches in the outage the one that is visible now.
     assert (world.tally(PLAYS, "v"), world.tally(PLAYS, "w"), world.tally(PLAYS, "x")) == (2 + 2, 1, 2)
     # Lost are the batch that is visible soon, and three plays of `v`.
     assert rebuild_all(reconciler) == {("plays", "v"): 2 + 3, ("plays", "w"): 1}
@@ -171,8 +172,8 @@ def test_a_rebuild_adds_nothing_after_a_repair_that_may_have_added_the_lost_rece
     unproven = rebuild.missing_of(world.store, PLAYS, "v", accepted["plays", "v"])
     assert unproven.difference == 3
     with pytest.raises(RepairNotReadyError, match=r"cannot tell: repairs since then added \+5,"):
-        rebuild.rebuild(reconciler, unproven, "ann", "x", -1)
-    assert (missing_amounts(reconciler), world.tally(PLAYS, "v")) == ({}, 0)
+        rebuild.rebuild(reconciler, unproven, "ann", "x", required_minute=-1)  # -1: without waiting for the judge
+    assert (missing_amounts(reconciler), world.tally(PLAYS, "v")) == ({}, -5 + 5)
 
 
 def test_a_rebuild_also_adds_lost_negative_amounts(world: Deployment, reconciler: Reconciler) -> None:
@@ -267,7 +268,7 @@ def test_a_rebuild_adds_nothing_if_its_tally_is_repaired_or_drifts_before_its_wr
     def act() -> None:
         if interruption == "another rebuild":
             rebuild.rebuild(reconciler, missing, "bob", "x", -1)
-        elif interruption == "a redrive":
+        elif interruption == "a redrive":  # adds as the redrive of the three plays would
             prefix = tallies.ROLLUP_NONCE_PREFIX
             add = tallies.add_write(Call(world.store), PLAYS, "v", shard=7, amount=3, minute=0, nonce_prefix=prefix)
             world.wire.update_item(**tallies.with_day_notes(add, missing.days))
@@ -290,7 +291,7 @@ def test_the_next_write_removes_the_notes_of_old_days(world: Deployment) -> None
     """A day's note has ten bytes, and the notes of years would fill the item. Notes of nine days stay."""
     day = today(world)
     for days_ago, amount in ((0, 1), (3, 1), (8, 1), (9, 1), (11, 1), (0, 4)):
-        add = tallies.add_write(Call(world.store), PLAYS, "v", 0, 1, 0)
+        add = tallies.add_write(Call(world.store), PLAYS, "v", shard=0, amount=1, minute=0)
         world.store.client.update_item(**tallies.with_day_notes(add, {day - days_ago: amount}))
     shard = tallies.read_numbered_shards(Call(world.store), PLAYS, "v")[0]
     notes = {name: int(value["N"]) for name, value in shard.items() if name.startswith("day#")}

@@ -74,10 +74,11 @@ def repairs(world: Deployment, counter: Counter = LIKES, target: str = "p") -> l
 
 
 def put_drift_row(world: Deployment, amount: int, counter: Counter, target: str, **other_numbers: Any) -> None:
-    """Puts a confirmed drift of this amount into the ledger. `other_numbers`: in place of the row's numbers."""
+    """Puts a drift row into the ledger. The row has no changes of the last minutes, so its whole drift is confirmed.
+    `other_numbers`: numbers that replace numbers of the row."""
     item = rows.row_key(counter.name, target) | {"counter": {"S": counter.name}, "target": {"S": target}}
     numbers = {"drift": amount, "since": int(world.now_s) - 900, "upto": world.last_judged_minute - 9} | other_numbers
-    item |= {name: {"N": str(value)} for name, value in numbers.items() if value is not None}
+    item |= {name: {"N": str(value)} for name, value in numbers.items()}
     world.wire.put_item(TableName=world.settings.ledger_table, Item=item)
 
 
@@ -115,7 +116,7 @@ def test_a_post_that_gets_likes_during_each_count_is_repaired_by_the_ledger(
     assert first_count.unproven_reason == recount.TALLY_MOVED
     assert first_count.low <= -5 <= first_count.high < 0  # a count of a moving tally gives bounds
     assert repair(reconciler) is not None
-    new_likes = next(users)
+    new_likes = next(users)  # users have the numbers 0, 1, 2 …, so the next number is how many have liked
     assert (world.tally(), repairs(world)) == (3 + new_likes, [(-5, "ledger")])
 
 
@@ -319,12 +320,12 @@ def test_an_unlike_before_the_rollup_of_its_like_is_not_repaired(world: Deployme
 def test_a_like_between_the_second_count_and_the_write_makes_the_repair_count_once_more(
     world: Deployment, reconciler: Reconciler, shard: int
 ) -> None:
-    """The like moves the shard that is repaired, another shard, or a shard that did not exist."""
+    """The like moves shard 1, which is repaired, shard 0, or shard 7, which did not exist."""
     evidence = evidence_of_an_unrecorded_edit(world, reconciler, 1, shard=1)
 
     def like() -> None:
         world.add_child("new")
-        world.wire.update_item(**tallies.add_write(tallies.Call(world.store), LIKES, "p", shard, 1, 0))
+        world.wire.update_item(**tallies.add_write(tallies.Call(world.store), LIKES, "p", shard, amount=1, minute=0))
 
     client = interrupted_client(world.wire, 0, like)
     assert world.reconciler(client).repair(LIKES, "p", *BY_AND_WHY, **evidence) is not None
@@ -444,4 +445,4 @@ def test_the_change_of_a_tally_is_the_sum_of_its_series_its_imports_and_what_rep
         assert [repair["added"] for repair in answer["repairs"]] == added_by_repairs
         assert [day["value"] for day in answer["imports"]] == imported
         assert change == sum(point["value"] for point in answer["series"]) + sum(imported) + sum(added_by_repairs)
-    assert (world.tally(PLAYS, "v"), world.tally()) == (1200 + 3, 3 + 1 + 1)
+    assert (world.tally(PLAYS, "v"), world.tally()) == (1200 + 3, 3 + 1 + 1)  # likes: 3 likers, `late`, by hand

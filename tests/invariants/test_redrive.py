@@ -55,7 +55,7 @@ def test_concurrent_redrives_apply_a_dead_letter_once(stream: StreamWorld) -> No
     assert stream.rows("DEADLETTER") == []
 
 
-@pytest.mark.parametrize("lost_responses", [1, 3])
+@pytest.mark.parametrize("lost_responses", [1, 3])  # the SDK sends a request up to 3 times
 def test_a_redrive_whose_response_is_lost_applies_once(
     proxied_stream: StreamWorld, proxy: FaultProxy, lost_responses: int
 ) -> None:
@@ -70,7 +70,7 @@ def test_a_redrive_whose_response_is_lost_applies_once(
 
 
 def test_a_redrive_books_a_dead_letter_of_the_bookkeeper_on_the_current_minute(stream: StreamWorld) -> None:
-    stream.deliver("bookkeeper", "receipts", SHARD, [play(1, writer_minute=10**11), play(2)])
+    stream.deliver("bookkeeper", "receipts", SHARD, [play(1, writer_minute=10**11), play(2)])  # no minute is so late
     (key,) = stream.bucket.objects
     dead_letter = json.loads(stream.bucket.objects[key])
     dead_letter["record"]["dynamodb"]["NewImage"]["at"] = {"N": str(MINUTE)}  # as an operator corrects it
@@ -136,7 +136,7 @@ def test_a_redrive_that_hangs_until_its_minute_is_judged_is_booked_on_a_later_mi
 
 
 def redrive(world: Deployment, client: Any = None) -> list[str]:
-    """Redrives all dead letters through a client. Returns the outcomes."""
+    """Redrives all dead letters. Returns the outcomes. `client`: None: the client of the world."""
     store, world.store = world.store, world.with_client(client)
     outcomes = world.redrive(counters.COUNTERS)
     world.store = store
@@ -159,11 +159,11 @@ def test_a_dead_letter_that_expired_is_lost_until_somebody_drops_its_marker(
         arguments = commands.parse_arguments(line, commands.parser(counters.COUNTERS))
         return commands.command_named("repair").run(arguments, stack), capsys.readouterr().out.splitlines()
 
-    for options, markers, outcome in (([], 2, "lost     rollup/"), (["--drop"], 1, "dropped  rollup/")):
+    for options, marker_count, outcome in (([], 2, "lost     rollup/"), (["--drop"], 1, "dropped  rollup/")):
         code, lines = repair(*options)
-        message = f"{markers} dead letters are not applied. Resolve them first; nothing else was repaired"
+        message = f"{marker_count} dead letters are not applied. Resolve them first; nothing else was repaired"
         assert (code, lines[-1]) == (1, message)
-        assert len(stream.rows("DEADLETTER")) == markers
+        assert len(stream.rows("DEADLETTER")) == marker_count
         assert any(line.startswith(outcome) for line in lines)
     stream.bucket.objects.clear()
     code, lines = repair("--drop", "--only", "dead-letters")

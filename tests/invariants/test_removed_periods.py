@@ -29,7 +29,7 @@ from tests.invariants.test_reconcile import repair, repairs
 
 BY_TTL = {"userIdentity": {"type": "Service", "principalId": "dynamodb.amazonaws.com"}}
 SHORT = period_counter("short", "minute")  # kept for three minutes
-HOURLY = period_counter("hourly", "hour", 5)
+HOURLY = period_counter("hourly", "hour", 5)  # kept for at least five hours
 
 
 @pytest.fixture

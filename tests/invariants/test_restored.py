@@ -96,7 +96,7 @@ def repair_restored(world: Deployment, copy: Store, moment_s: float | None = Non
 
 @pytest.fixture
 def adopt(own_engine: Engine, world: Deployment) -> Iterator[Adopt]:
-    """A function that deploys restored tables with new streams; by default repaired copies of the present tables."""
+    """Yields a function that deploys restored tables with new streams; None: repaired copies of the present tables."""
     deployments: list[Deployment] = []
 
     def adopt(copy: Store | None = None) -> Deployment:
@@ -180,7 +180,7 @@ def test_every_number_is_right_after_a_restore_under_traffic(
     assert (last_count.low, last_count.unproven_reason) == (0, "")
     as_of = new_world.as_of()
     assert as_of is not None
-    assert new_world.now_s - as_of < 240, "as_of does not advance"
+    assert new_world.now_s - as_of < 240, "as_of is older than four minutes"
 
 
 def test_a_restore_deletes_the_items_of_the_old_streams_and_keeps_the_history(world: Deployment) -> None:
@@ -241,7 +241,7 @@ def test_drift_that_the_restore_repairs_is_not_repaired_a_second_time(
     world: Deployment, adopt: Adopt, amount: int, drift_left: int
 ) -> None:
     """The rollup lost 7 plays, or somebody subtracted 3 by hand. Two more plays were not rolled up before the copy. The
-    restore adds 9 or 2 missing receipts, and makes the drift smaller by as much, because it may be the same error."""
+    restore adds 9 or 2 missing receipts, and makes the drift smaller by as much, because the drift may be of them."""
     if amount > 0:
         lose_records(world, ROLLUP, lambda: world.spill(times=amount))
     else:
@@ -280,7 +280,7 @@ def test_the_series_of_the_hour_of_the_copy_are_complete_though_the_copy_is_rest
     """The segments of that hour expire as soon as the restored tables have a TTL, which is before the first sweep."""
     world.sweeps_series = True
     world.run(60)
-    world.run(50, world.play)
+    world.run(50, world.play)  # plays twice a minute
     world.deliver()
     moment_s, copy, read_segments = world.now_s, copy_tables(world), segments.read_segments
     progress_ = progress.read(copy)  # the sweep has summed up a part of the present hour
@@ -288,11 +288,11 @@ def test_the_series_of_the_hour_of_the_copy_are_complete_though_the_copy_is_rest
     world.clock.now_s += 11 * 86400
     repair_restored(world, copy, moment_s)
     ConsumerWorld(copy, world.wire).delete_expired(world.now_s + 86400)
-    # The minutes between the copy and now have no segments, so the test skips their reads.
+    # The minutes between the copy and now have no segments, so the test skips most of their reads.
     minutes_without_segments = range(copy.settings.minute_of(moment_s) + 3, copy.settings.minute_of(world.now_s) - 2)
 
-    def read_or_skip(store: Store, minute: int, **more: Any) -> Any:
-        return () if minute in minutes_without_segments else read_segments(store, minute, **more)
+    def read_or_skip(store: Store, minute: int, **options: Any) -> Any:
+        return () if minute in minutes_without_segments else read_segments(store, minute, **options)
 
     monkeypatch.setattr(segments, "read_segments", read_or_skip)
     new_world = adopt(copy)
@@ -353,12 +353,12 @@ def test_a_repair_of_restored_tables_that_dies_at_any_write_is_finished_by_the_n
             recount.stored_sum(counter, tallies.read_numbered_shards(Call(copy), counter, target))
             for counter, target in ((LIKES, "p"), (PLAYS, "v"), (VISITS, PAGE))
         ]
-        assert numbers == [2, 2, 3]
+        assert numbers == [1 + 1, 2, 3]  # one like was counted at once, one spilled
         ledger_keys = sorted(item["PK"]["S"] for item in all_items(copy, "ledger"))
         first_ledger_keys = first_ledger_keys or ledger_keys
-        assert ledger_keys == first_ledger_keys, "it depends on the write at which the first run died"
+        assert ledger_keys == first_ledger_keys, "the ledger depends on the write at which the first run died"
         if len(dying.calls) <= write_number:  # the repair ended before this write
-            assert write_number > 5
+            assert write_number > 5, "the repair had too few writes to die at"
             return
 
 

@@ -1,8 +1,8 @@
 """Simulates hours of a deployment in seconds: the real code on the embedded engine, virtual time, modelled streams.
 
 A seed decides everything: traffic, manual edits, splits, crashes, stalls and failed sweeps. The simulation derives the
-right numbers (`Truth`) from its own actions, never from the code under test. The simulation adds to a record the key
-`spilled`: tally, number and amount of each spilled change. So it knows which changes the rollup has added or lost.
+right numbers (`Truth`) from its own actions, never from the code under test. A record has one more key, `spilled`: each
+spilled change's tally, number and amount. So the simulation knows which changes the rollup has added or lost.
 
 Not modelled: in DynamoDB the writes of a transaction become visible one after the other, in the engine all at once.
 The stream records of a transaction do arrive one after the other.
@@ -177,7 +177,7 @@ class TimedWire(SyncWire):
         name = str(key)
         self._updates[name] += 1
         drawn = random.Random(f"{self.conflict_seed} {name} {self._updates[name]}").random()
-        return key != PROGRESS and drawn < CONFLICT_CHANCE  # only sweeps, one at a time, write PROGRESS
+        return key != PROGRESS and drawn < CONFLICT_CHANCE  # one sweep at a time writes PROGRESS: no conflict
 
 
 class SimulatedWorld(EngineStreams):
@@ -214,7 +214,7 @@ class SimulatedWorld(EngineStreams):
         self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         """A heap of scheduled actions: time, number (the order of actions of one time), action, arguments."""
         self._event_numbers = itertools.count()
-        self._change_numbers = itertools.count()  # of spilled changes
+        self._change_numbers = itertools.count()  # each names one spilled change
         self._appended_s: dict[str, float] = {}
         """By key: when the newest record of an item reaches its shard."""
         self._deliveries: dict[tuple[str, str], Delivery] = {}
@@ -423,7 +423,7 @@ class SimulatedWorld(EngineStreams):
                 if "spilled" not in json.loads(self.bucket.objects[marker.object])["record"]:
                     continue  # a test has stored this dead letter
                 consumer, tally, number, amount, created_s, shard_id = self._dead_letter(marker)
-                if consumer == "bookkeeper":
+                if consumer == "bookkeeper":  # the change is observed and not expected, though the tally is right
                     self.truth.edits[tally].append((self.settings.minute_of(created_s), amount))
                     continue
                 self.truth.note_edit(tally, self.settings.minute_of(created_s), -amount)

@@ -94,11 +94,11 @@ class ConsumerWorld:
         declared: Mapping[str, Counter] = counters.COUNTERS,
         bus: Bus | None = None,
     ) -> streams.Handler:
-        """Returns a new process of a consumer. `bus`: gets its events; None: nobody gets them."""
+        """Returns a new process of a consumer. `bus`: gets the consumer's events; None: nobody gets the events."""
         return streams.Handler(CONSUMERS[consumer], declared, store or self.store, self.objects, bus)
 
     def note_fingerprint(self, counter: Counter) -> None:
-        """Store the fingerprint of a counter, as its first booked change does. Later batches then do not write it."""
+        """Store the fingerprint of a counter, as its first booked change does, so that no later batch writes it."""
         FingerprintCache(self.store).note(stream_records.CounterIndex({counter.name: counter}), [counter.name])
 
     def watched_store(self) -> tuple[Store, WatchedClient]:

@@ -29,7 +29,7 @@ from tests.invariants.streaming import Bucket
 from tests.sync_wire import SyncWire
 
 _numbers = itertools.count()
-LATER_S = 600  # after this time without records, a scan that has ended is settled
+LATER_S = 600  # a sweep so much later finds that a scan that has just ended is complete
 
 
 def make_team(store: Store, engine: Engine, counters: Mapping[str, Counter], name: str = "shop") -> Team:
@@ -41,8 +41,8 @@ def make_team(store: Store, engine: Engine, counters: Mapping[str, Counter], nam
 @dataclass
 class Team:
     """A team table, and the processes that count its items. `name`: the table's name in the declarations. `base`: a
-    store without the team table. `store`: a store with the team table. `shards`: the delivery of each shard.
-    `bucket`: has the dead letters."""
+    store that does not know the team table. `wire`: a client without faults. `counters`: the deployed declarations.
+    `store`: `base` with the team table. `shards`: the delivery of each shard. `bucket`: has the dead letters."""
 
     base: Store
     wire: SyncWire
@@ -124,7 +124,7 @@ class Team:
         recount.close(has_counted_all=True)
 
     def finish_reading(self, recount: Recount) -> None:
-        """Read the rest of the table, until the scan is settled."""
+        """Read the rest of the table, until the scan is complete."""
         for _ in recount.run_steps():
             pass
         self.drain()

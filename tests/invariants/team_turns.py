@@ -50,13 +50,13 @@ ORDERS_NUMBER = WatchedNumber(
     items=Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", sort_prefix="O"),
 )  # fmt: skip
 """The team number in a customer's profile: the number of orders, which the team may store wrongly."""
-GOOD_TOTALS: list[Item] = [{"N": "12"}, {"N": "7.0"}, {"N": "-0.5"}, {"N": "5"}]  # that `spent` can count
+GOOD_TOTALS: list[Item] = [{"N": "12"}, {"N": "7.0"}, {"N": "-0.5"}, {"N": "5"}]  # totals that `spent` can count
 GOOD_QUEUES: list[Item] = [{"S": "it"}, {"S": "hr desk"}, {"S": "a#b"}, {"BOOL": True}, {"S": "返" * 40}]
 READS = frozenset({"get_item", "query", "batch_get_item", "scan"})
 SHARDS = 3  # how many stream shards the model has
-STAMP_SKEW_S = 60.0  # how far the time of a record is wrong, at most. Tally allows for a larger error
-LISTED_AFTER_S = 60  # a new shard may be listed so late, so the sweep proves nothing about newer records
-SETTLED_AFTER_S = 400  # after its end a scan is settled: more than CLOCK_SLACK (300 s) and LISTED_AFTER_S
+STAMP_SKEW_S = 60.0  # how far the creation time of a record is wrong, at most. Tally allows for CLOCK_SLACK (300 s)
+LISTED_AFTER_S = 60  # DynamoDB may list a new shard so late, so the sweep proves nothing about records of this time
+COMPLETE_AFTER_S = 400  # so long after its end a scan is complete: more than CLOCK_SLACK and LISTED_AFTER_S together
 NESTED_MAX = 2  # a process acts during a request of a process, which acts during a request of a third process
 
 
@@ -100,7 +100,7 @@ class TeamSchedule:
 
     def __post_init__(self) -> None:
         self.shards = [Delivery(self.team.process(), self.team.table, f"shard-{number}") for number in range(SHARDS)]
-        self.warm_processes = [self.team.process(), self.team.process()]  # each delivers many batches
+        self.warm_processes = [self.team.process(), self.team.process()]  # each of them gets many batches
 
     # ---- the actions ----
 
@@ -166,8 +166,8 @@ class TeamSchedule:
         except (Crash, ScanAbandonedError):
             pass
 
-    def settle(self) -> None:
-        """If a scan is settled, set some numbers. The process may die, and other processes may act."""
+    def set_numbers(self) -> None:
+        """If a scan is complete, set the numbers. The process may die, and other processes may act."""
         self.sweep()
         recount = replace(self.team.recount(self.chance.choice(list(self.team.counters))), now_s=self.clock)
         if recount.scan.closed:
@@ -208,7 +208,7 @@ class TeamSchedule:
         elif drawn < 0.95:
             self.scan()
         else:
-            self.settle()
+            self.set_numbers()
 
     def deliver_all(self) -> None:
         """Deliver all records that are not delivered."""
@@ -223,7 +223,7 @@ class TeamSchedule:
         recount = replace(self.team.recount(name, scan), page_items=5, now_s=self.clock)
         for _ in recount.run_steps():
             self.write()
-        for pass_s in (0, SETTLED_AFTER_S, SETTLED_AFTER_S):  # later records prove that the scan's end is passed
+        for pass_s in (0, COMPLETE_AFTER_S, COMPLETE_AFTER_S):  # later records prove that the scan's end is passed
             self.clock.pass_s(pass_s)
             self.write()
             self.deliver_all()
@@ -235,10 +235,10 @@ class TeamSchedule:
             assert recount.set_number(difference) or recount.set_number(recount.difference(difference.group))
             self.deliver_all()
         recount.close(has_counted_all=True)
-        self.clock.pass_s(SETTLED_AFTER_S)
+        self.clock.pass_s(COMPLETE_AFTER_S)
 
     def _process(self) -> Handler:
-        """Returns a new process with a random fate, or a process that has delivered batches before."""
+        """Returns a new process that may die or be interrupted, or a process that has got batches before."""
         is_new = self.chance.random() < 0.7
         return self.team.process(self._client()) if is_new else self.chance.choice(self.warm_processes)
 

@@ -231,7 +231,7 @@ class Model:
                 if (value := self.items.get(key)) and scan.covers(COUNTER, value.group):
                     page.append((key, value))
                 yield
-            for _ in range(self.chance.choice((0, 0, 1, 5, 40))):
+            for _ in range(self.chance.choice((0, 0, 1, 5, 40))):  # the process of the scan sleeps
                 yield
             if fate < 0.2 and self.chance.random() < 0.3:  # the process of the scan dies
                 return
@@ -324,7 +324,7 @@ class Model:
         return self.has_wrong_number()
 
     def has_wrong_number(self) -> bool:
-        """Says whether a number that is shown differs from the items, less the records that are not consumed."""
+        """Says whether a number that is shown differs from the items as they were before the records to consume."""
         expected: Multiset[str] = Multiset()
         for value in self.items.values():
             expected[value.group] += value.amount

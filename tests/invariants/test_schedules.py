@@ -79,7 +79,7 @@ def test_nothing_is_lost_or_doubled_under_conflicts_and_throttling(
     shards = world.shards()
     assert world.tally_after_rollup() == sum(accepted)
     assert shards.keys() <= SHARD_KEYS
-    assert world.read_plays() == max(0, world.tally())
+    assert world.read_plays() == max(0, world.tally())  # a read never shows a negative number
     if not spills:  # then conflicts spread the tally
         assert (len(shards) > 1, world.tally()) == (True, sum(accepted))
 
@@ -138,7 +138,7 @@ def test_persistent_contention_is_answered_busy_within_the_calls_time(
     assert world.items() == world.receipts() == []
     world.proxy.plan = faults.no_faults
     assert world.play("key-1", counter=counter)[1] is False
-    # The breaker is open, so a change that may spill does so.
+    # The breaker is open, so if a change may spill, the change spills.
     assert (world.tally(counter), world.tally_after_rollup(counter)) == (0 if counter.may_spill else 1, 1)
 
 

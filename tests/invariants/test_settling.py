@@ -40,7 +40,7 @@ DAY_S = 24 * 3600
 
 @dataclass
 class Budget:
-    """What callers do to a budget of 1,000. `counter`: the present declaration of the budget."""
+    """Does what callers do to a budget of 1,000. `counter`: the present declaration of the budget."""
 
     world: World
     counter: Counter
@@ -87,6 +87,7 @@ class Budget:
         return count(self.world.call("ann"), change)
 
     def left(self, tally_id: str | None = None) -> int:
+        """Returns how much is neither spent nor held. `tally_id`: None: in the present period."""
         number = self.world.tally(self.counter, tally_id or self.tally_id())
         return number if self.counter.ceiling is None else self.counter.ceiling - number
 
@@ -121,7 +122,7 @@ def test_a_commit_at_the_used_amount_releases_the_rest_or_takes_more_once(
     with budget.world.measure_units() as measured:
         first_answer = budget.commit(hold_id, used)
     assert measured == [("GetItem", 1.0), ("TransactWriteItems", units)]
-    # `make bench` prices a hold with its commit. To place the hold costs 6 write units.
+    # A commit at the amount of the hold does not move the number, so it costs 4 units. To place the hold costs 6 units.
     assert cost.KINDS["hold" if units == 4 else "hold, other amount"].writes == 6 + units
     answer = {"counter": budget.counter.name, "id": OWNER, "hold": hold_id, "state": COMMITTED, "amount": spent}
     assert first_answer == {**answer, "changed": True}
@@ -149,10 +150,10 @@ def test_before_a_refusal_expired_holds_are_released(budget: Budget, clock: Cloc
     hold_id = budget.hold(30, ttl_s=600)
     budget.hold(970)
     for change in (partial(budget.commit, hold_id, 31), partial(budget.hold, 969), partial(budget.use, 969)):
-        clock.pass_s(61)  # the last hold expires
+        clock.pass_s(61)  # the newest hold expires
         change()
         if budget.left():
-            budget.hold(budget.left())
+            budget.hold(budget.left())  # so the next change is refused, unless this hold is released
     assert (budget.left(), budget.held(), budget.equals_receipts()) == (0, 0, True)
 
 
@@ -185,7 +186,7 @@ def test_a_used_amount_goes_into_debt_once_and_its_answer_says_over(budget: Budg
     assert budget.use(30, key, used=True) == (visible | {"over": True}, True)
     assert isinstance(refusal(partial(budget.use, 30, key)), KeyReusedError)
     error = refusal(partial(budget.use, 31, used=True))
-    assert (type(error), error.members["left"]) == (LimitReachedError, 50 - 20)  # of the debt
+    assert (type(error), error.members["left"]) == (LimitReachedError, 50 - 20)  # 20 of the debt are used
     # The next period would accept the amount of 31. No period would accept 1,051.
     assert ("retry_after_s" in error.members) is (budget.counter.period is not None)
     if budget.counter.period:
@@ -206,7 +207,7 @@ def test_a_used_amount_goes_into_debt_once_and_its_answer_says_over(budget: Budg
     assert (budget.left(), budget.equals_receipts()) == (20, True)
 
 
-def test_a_hold_is_not_released_for_a_change_in_the_direction_of_the_release_nor_beyond_a_limit_there(
+def test_no_hold_is_released_if_its_release_would_move_the_number_towards_the_refusing_limit_or_beyond_it(
     budget: Budget, clock: Clock
 ) -> None:
     """The counter is declared anew, with a limit in the direction in which a release moves the number."""
@@ -219,9 +220,9 @@ def test_a_hold_is_not_released_for_a_change_in_the_direction_of_the_release_nor
         assert refusal(partial(budget.use, room + 1)).members["left"] == room
         assert budget.held() == 80, "a release would take room"
     assert refusal(partial(budget.commit, open_hold, 29)).members == {"left": 0}
-    assert budget.sweep()[:2] == (0, 1), "released, failed"
+    assert budget.sweep()[:2] == (0, 1)  # released, failed
     budget.counter = declared
-    assert budget.sweep()[:2] == (1, 0), "released, failed"
+    assert budget.sweep()[:2] == (1, 0)  # released, failed
     assert budget.commit(open_hold, 20)["changed"] is True
     assert isinstance(refusal(partial(budget.commit, expired_hold)), HoldSettledError)
     assert (budget.left(), budget.equals_receipts()) == (1_000 - 20, True)

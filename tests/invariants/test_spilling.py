@@ -35,7 +35,7 @@ STAMPED_ATTRIBUTES = [("at", "nonce"), ("at",), ("nonce",), ()]  # a like that s
 
 @pytest.fixture
 def hot(world: World) -> World:
-    """A world with a post, whose video and post are hot."""
+    """A world with a post. The tallies of the video's plays and of the post's likes are hot."""
     world.write_post()
     for tally in (PLAYS_OF_VIDEO, LIKES_OF_POST):
         world.store.breaker.trip(tally)
@@ -77,9 +77,8 @@ def test_a_change_of_a_counter_that_is_visible_soon_writes_only_a_receipt_for_th
     assert {name: receipt[name] for name in ("counter", "target", "amount", "rollup")} == {
         "counter": {"S": "pages"}, "target": {"S": VIDEO}, "amount": {"N": "7"}, "rollup": {"BOOL": True},
     }  # fmt: skip
-    assert int(receipt["at"]["N"]) % tallies.MINUTES_PER_DAY == 0, (
-        "the call has no caller, so the receipt has only the day"
-    )
+    # Nobody has signed in, so the receipt must have the day of the play, and not the minute.
+    assert int(receipt["at"]["N"]) % tallies.MINUTES_PER_DAY == 0
     assert json.loads(receipt["data"]["S"]) == body
     assert int(receipt["expiration"]["N"]) - time.time() > PENDING_KEPT_S - 60
     assert PENDING_KEPT_S >= 8 * 24 * 3600
@@ -214,9 +213,8 @@ def test_a_spilled_child_that_is_deleted_before_its_rollup_leaves_the_tally_righ
     hot_children.like("ann")
     assert hot_children.unlike("ann")[0] == {"present": False, "changed": True, "visible": "now"}
     assert hot_children.likes() == (-1, set())
-    assert tallies.read(hot_children.call(), hot_children.child_counter, POST) == 0, (
-        "a read never shows a negative number"
-    )
+    # A read never shows a negative number.
+    assert tallies.read(hot_children.call(), hot_children.child_counter, POST) == 0
     assert hot_children.tally_after_rollup(hot_children.child_counter, POST) == 0
     hot_children.like("ann")
     assert hot_children.tally_after_rollup(hot_children.child_counter, POST) == 1
@@ -281,7 +279,7 @@ def without(item: Item, *names: str) -> Item:
     return {name: value for name, value in item.items() if name not in names}
 
 
-def test_the_pair_name_of_a_removal_depends_on_sort_key_minute_and_nonce_of_the_child() -> None:
+def test_the_pair_name_of_a_removal_depends_only_on_sort_key_minute_and_nonce_of_the_child() -> None:
     child = {"PK": {"S": "p"}, "SK": {"S": "s"}, "at": {"N": "1"}, "nonce": {"S": "n"}, "likedAt": {"N": "7"}}
     with_other_values = [child | {"SK": {"S": "t"}}, child | {"at": {"N": "2"}}, child | {"nonce": {"S": "m"}}]
     with_missing_values = [without(child, "at"), without(child, "nonce"), {}]
@@ -295,8 +293,8 @@ def test_the_pair_name_of_a_removal_depends_on_sort_key_minute_and_nonce_of_the_
 def test_an_unlike_is_stamped_with_its_minute_and_the_pair_name_of_the_like_that_it_removes(
     world: World, stamps: tuple[str, ...], new_stamps: tuple[str, ...] | None
 ) -> None:
-    """`stamps`: of the like that the unlike reads. `new_stamps`: of a like that replaces this like before the unlike's
-    write; None: no like replaces this like."""
+    """`stamps`: the stamps of the like that the unlike reads. `new_stamps`: the stamps of another like, which replaces
+    this like before the write of the unlike; None: no like replaces this like."""
     world.write_post()
     world.like("ann")
     unstamped = without(stored_child(world), "at", "nonce")
@@ -330,7 +328,7 @@ def test_every_write_of_a_tally_has_a_new_nonce(world: World) -> None:
 
 
 def count_batch(world: World, *videos: str, also: Counter | None = None, call: Call | None = None) -> ChangeAnswer:
-    """Counts a batch: three plays of each video, and 2 of the counter `also`. Equal batches have the same key."""
+    """Counts a batch: 3 plays of each video, and 2 of VIDEO on the counter `also`. Equal batches have the same key."""
     entries = [{"counter": "plays", "id": video} for video in videos for _ in range(3)]
     entries += [{"counter": also.name, "id": VIDEO, "amount": 2}] if also else []
     declared = counters.COUNTERS | ({also.name: also} if also else {})

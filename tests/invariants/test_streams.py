@@ -88,8 +88,8 @@ def test_a_tally_is_stamped_with_the_minute_of_its_records_whatever_clocks_their
 def test_receipts_of_two_days_are_noted_in_one_write_if_one_day_follows_the_other(
     stream: StreamWorld, days: int, writes: int
 ) -> None:
-    """Around midnight the writers' stamps alternate, `days` apart. The records are of two minutes, so there are two
-    writes at least. One write cannot note today and remove the note of last week, so such stamps need more writes."""
+    """Around midnight the writers' stamps alternate, `days` apart; 0: a minute. The records are of two minutes, so two
+    writes are needed. A write that notes today removes the note of nine days ago, so it cannot note both."""
     store, client = stream.watched_store()
     midnight = MINUTE // tallies.MINUTES_PER_DAY * tallies.MINUTES_PER_DAY
     records = [
@@ -139,7 +139,7 @@ def test_the_rollup_of_a_spilled_like_never_creates_a_post(stream: StreamWorld) 
     assert stream.tallies() == {("likes", "p"): 40}
 
 
-def test_the_checkpoint_names_the_newest_record_heartbeat_and_record_for_the_rollup(stream: StreamWorld) -> None:
+def test_the_checkpoint_names_the_newest_record_heartbeat_and_record_of_the_rollup(stream: StreamWorld) -> None:
     began_s = time.time()
     timeless = {"eventName": "INSERT", "dynamodb": {**play(4)["dynamodb"], "ApproximateCreationDateTime": None}}
     # `note`: the newest record that the rollup's filter lets through. The filter stops removals, and no heartbeats.
@@ -160,7 +160,7 @@ def test_the_checkpoint_names_the_newest_record_heartbeat_and_record_for_the_rol
 
 POISON = (
     POISON_PLAY,
-    play(50, amount="1234567890" * 4),
+    play(50, amount="1234567890" * 4),  # a number of DynamoDB has up to 38 digits
     play(50, video=LONG_TEXT),  # DynamoDB rejects this id
     play(50, counter={"S": "retired"}),  # the counter is not declared
     play(50, counter={"S": "stock"}),  # the counter has limits
@@ -284,7 +284,7 @@ def test_the_bookkeeper_prints_one_metric_for_each_counter_and_counts_each_chang
     first_two = iter([receipts[:2]])
 
     def apply_first_two(*_: object) -> None:
-        for records in first_two:
+        for records in first_two:  # only before the first write
             assert counted_changes("bookkeeper", "receipts", records) == {"plays": 2}
 
     client.before = apply_first_two

@@ -128,7 +128,7 @@ class Deliveries(Delivery):
         super().__init__(world.handler(consumer), world.name(table), shard, records)
         self.world, self.chance, self.consumer, self.table = world, chance, consumer, table
         self.size = 0
-        """The size of the next batch after a crash, as Lambda bisects it; 0 without a crash."""
+        """The size of the next batch after a crash, because Lambda bisects a failed batch; 0 without a crash."""
 
     def turn(self) -> None:
         """Delivers one batch, perhaps with earlier records, under a random fault."""

@@ -61,6 +61,7 @@ def count_all(team: Team) -> None:
 
 
 def all_numbers(team: Team) -> dict[str, dict[str, int]]:
+    """Returns the numbers of each counter by group, without zeros."""
     return {name: numbers for name in team.counters if (numbers := team.numbers(name))}
 
 
@@ -109,7 +110,7 @@ def test_numbers_equal_the_sums_of_the_stored_items(team: Team, clock: Clock) ->
 
 def test_an_item_leaves_the_number_of_its_old_group_and_after_its_ttl_every_number(team: Team) -> None:
     count_all(team)
-    for queue in ("it", "hr desk"):
+    for queue in ("it", "hr desk"):  # the name of a group has ~20 in place of a space
         team.put("TICKET#1", "META", **OPEN, queue={"S": queue})
     team.put("CUSTOMER#a", "ORDER#1", **open_order("12.5"))
     team.drain()
@@ -127,8 +128,8 @@ def test_without_images_a_record_counts_if_all_counters_need_only_keys_else_it_i
     for counters, dead_letter_count in (({"all": COUNTERS["all"]}, 0), (COUNTERS, 1)):
         team.deploy(counters)
         count_all(team)
-        team.put("CUSTOMER#a", f"ORDER#{dead_letter_count}", **open_order())
-        team.put("CUSTOMER#a", "PROFILE")
+        team.put("CUSTOMER#a", f"ORDER#{dead_letter_count}", **open_order())  # ORDER#1 becomes a dead letter
+        team.put("CUSTOMER#a", "PROFILE")  # its key shows that no counter counts it
         team.read_stream()
         for shard in team.shards.values():
             for record in shard.records:
@@ -147,8 +148,8 @@ def test_a_poison_record_stops_the_watermark_and_delays_no_other_record(team: Te
     del shard.records[1]["dynamodb"]["NewImage"]
     team.drain()
     assert (team.numbers("all"), len(team.bucket.objects)) == ({"a": 2}, 1)
-    team.sweep_later(LATER_S + 300)
-    assert scan_state.passed_s(team.store, "shop") <= max(before_s, time.time()), "it has passed the dead letter"
+    team.sweep_later(LATER_S + 300)  # later than the sweeps of `count_all`
+    assert scan_state.passed_s(team.store, "shop") == before_s, "the watermark has passed the dead letter"
 
 
 @pytest.mark.parametrize(("total", "kind"), [("0.05", "decimals"), ("1E+20", "large")])
@@ -160,10 +161,10 @@ def test_an_item_that_cannot_be_counted_is_reported_until_the_team_corrects_or_d
     for is_deleted in (False, True):
         team.put("CUSTOMER#a", "ORDER#9", **open_order(total))
         team.drain()
-        assert team.numbers("spent") == {"b": 30, f"~-{kind}": 1}  # the group of a fault counts its items
+        assert team.numbers("spent") == {"b": 30, f"~-{kind}": 1}  # the group of a fault counts the items that have it
         (fault,) = faults.read_faults(team.store, COUNTERS["spent"])
         assert (fault.kind, fault.items) == (kind, 1)
-        assert fault.example.startswith(f"CUSTOMER#a, ORDER#9: total is {total[0]}")
+        assert fault.example.startswith(f"CUSTOMER#a, ORDER#9: total is {total[0]}")  # 1E+20 is written with its zeros
         if is_deleted:
             team.delete("CUSTOMER#a", "ORDER#9")
         else:
@@ -198,7 +199,7 @@ def test_a_sweep_beside_a_scan_leaves_the_examples_that_the_scan_found(team: Tea
     recount.close(has_counted_all=True)
     (fault,) = faults.read_faults(team.store, spent)
     assert (fault.items, fault.example) == (1, "CUSTOMER#a, ORDER#1: total is 0.05: declare scale=2")
-    # This spot check counts the group `a` only, so it found no example of a fault, and protects none.
+    # A spot check of the group `a` stores no example of a fault, so the sweep removes examples beside it.
     assert scan_state.begin(team.store, spent, time.time(), ["a"], is_spot_check=True)
     team.delete("CUSTOMER#a", "ORDER#1")
     team.drain()
@@ -244,7 +245,7 @@ def test_set_many_sets_up_to_99_numbers_in_one_transaction_and_none_a_second_tim
     assert recount.set_many(list(recount.all_differences())) == []
     assert (team.numbers("all"), len(client.calls)) == (team.truth("all"), 3)  # 99, 99 and 52 numbers
     differences = list(recount.all_differences())
-    assert [difference.group for difference in recount.set_many(differences) if not difference.is_set] == []
+    assert all(difference.is_set for difference in recount.set_many(differences))
     assert (team.numbers("all"), len(client.calls)) == (team.truth("all"), 3)
 
 
@@ -298,7 +299,7 @@ def test_the_bookkeeper_books_neither_changes_nor_edits_of_a_number_of_team_item
 # ---- scans, and the numbers that they set ----
 
 
-def test_a_number_is_not_shown_before_the_scan_has_counted_the_old_items(team: Team) -> None:
+def test_a_number_is_not_shown_before_a_scan_has_counted_the_items_that_were_there(team: Team) -> None:
     team.put("CUSTOMER#a", "ORDER#1", **open_order())
     team.drain()  # the counter counts nothing before its first scan
     recount = team.begin_scan("open")
@@ -335,7 +336,7 @@ def test_a_recount_under_traffic_finds_the_exact_excess_and_a_repair_removes_the
     assert recount.is_complete()
     found_excesses: dict[str, int] = {}
     for turn in range(3):
-        team.put("CUSTOMER#a", f"LATER#{turn}", **open_order())
+        team.put("CUSTOMER#a", f"LATER#{turn}", **open_order())  # not an order, so not counted
         team.put("CUSTOMER#a", f"ORDER#{turn}", **open_order("3"))
         team.drain()
         found_excesses = {group: recount.difference(group).excess for group in groups} or excesses(recount)
@@ -390,7 +391,7 @@ def test_two_processes_that_set_a_number_concurrently_set_it_once(team: Team) ->
     assert team.numbers("spent") == {"a": 125}
 
 
-@pytest.mark.parametrize("method", ["set_number", "report_drift"])  # what uses the difference
+@pytest.mark.parametrize("method", ["set_number", "report_drift"])  # these methods use a difference
 def test_a_difference_that_was_repaired_after_it_was_read_is_not_used(team: Team, method: str) -> None:
     count_all(team)
     team.put("CUSTOMER#a", "ORDER#1", **open_order())
@@ -476,7 +477,7 @@ def test_a_scan_is_abandoned_before_its_markers_may_expire(team: Team) -> None:
                 later_recount.is_complete()
 
 
-def test_a_scan_that_another_scan_has_replaced_adds_nothing_and_ends_nothing(team: Team) -> None:
+def test_a_scan_that_another_scan_has_replaced_neither_adds_to_a_recount_nor_ends_a_scan(team: Team) -> None:
     team.put("CUSTOMER#a", "ORDER#1", **open_order())
     team.drain()
     first = team.begin_scan("all")
@@ -488,7 +489,7 @@ def test_a_scan_that_another_scan_has_replaced_adds_nothing_and_ends_nothing(tea
     assert not scan_state.end(team.store, first.scan, time.time()), "the second scan has ended"
     team.finish_reading(second)
     with pytest.raises(ScanAbandonedError):  # the scan has ended, so a late page adds nothing
-        list(replace(second, store=team.store).run_steps())
+        list(second.run_steps())
     set_numbers(second)
     assert team.numbers("all") == {"a": 1}
 
@@ -546,7 +547,7 @@ def test_a_run_starts_with_the_markers_that_the_run_before_it_wrote(
     team: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The consumer reads the markers of a batch once, before the first run of the batch."""
-    monkeypatch.setattr(consumer, "ITEMS_MAX", 3)  # so each record is a run
+    monkeypatch.setattr(consumer, "ITEMS_MAX", 3)  # a record writes two groups and a marker, so each record is a run
     team.count("tickets")
     team.put("TICKET#1", "META", **OPEN, queue={"S": "it"})
     team.drain()
@@ -629,7 +630,7 @@ def test_an_item_that_moves_in_and_out_of_a_group_under_recount_is_counted_at_mo
     assert not any(recount.scan.recount_attribute in shard for shard in other_group), "another group has a recount"
 
 
-def test_a_changed_declaration_invalidates_the_number_before_it_skips_a_record(team: Team) -> None:
+def test_the_consumer_invalidates_the_number_of_a_redeclared_counter_before_it_skips_a_record(team: Team) -> None:
     """After a rollback the old declaration shows no number, because the number misses the skipped record."""
     count_all(team)
     redeclared = with_items("open", where={"status": "closed"})
@@ -677,7 +678,7 @@ def test_a_counter_whose_declaration_was_removed_and_restored_shows_no_old_numbe
     team.deploy({name: counter for name, counter in COUNTERS.items() if name != "open"})
     team.put("CUSTOMER#a", "ORDER#1", **open_order())
     team.drain()
-    team.counters = COUNTERS  # of the reader
+    team.counters = COUNTERS  # restores the declaration, before a consumer has it
     with pytest.raises(NotCountedError):
         team.read("open", "a")
 
@@ -720,7 +721,6 @@ def test_lost_records_or_another_stream_invalidate_the_numbers(team: Team) -> No
             team.read("all", "a")
         with pytest.raises(ScanAbandonedError):
             recount.is_complete()
-        team.sweep_later(later_s)
 
 
 @pytest.mark.parametrize("status", ["DISABLING", "DISABLED"])
@@ -762,7 +762,7 @@ def test_a_loss_invalidates_the_numbers_though_a_scan_closes_just_before_the_los
 
 @dataclass
 class StreamsOff:
-    """A client by which every stream has the status `status`: DISABLING or DISABLED."""
+    """A client that says of each stream that its status is `status`: DISABLING or DISABLED."""
 
     client: Any
     status: str
@@ -776,7 +776,7 @@ class StreamsOff:
 
 
 class MissingStream:
-    """The shards of a stream that does not exist."""
+    """Reads the shards of a stream that does not exist."""
 
     def list_shards(self, table: str) -> dict[str, Any]:
         raise StoreRefusedError("there is no such stream")

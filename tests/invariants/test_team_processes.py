@@ -48,7 +48,7 @@ def write(port: int, team: Team, seed: int) -> None:
 
 
 def scan(port: int, team: Team, name: str, page_items: int) -> None:
-    """Continues the open scan of the counter `name` to its end. `page_items`: as in ScanReader."""
+    """Continues the open scan of the counter `name` to its end. `page_items`: items of a page; 0: no limit."""
     with closing(SyncWire(port)) as wire, suppress(ScanAbandonedError):
         store = replace(team.store, client=wire)  # type: ignore[arg-type]
         for _ in Recount(store, COUNTERS[name], scan_state.read_scan(store, name), page_items=page_items).run_steps():

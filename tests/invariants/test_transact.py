@@ -64,6 +64,7 @@ class Shop:
         self.world.play(f"stocked-{next(_numbers)}", "mug", amount, counter=STOCK)
 
     def order_write(self, order: str, **attributes: Any) -> Write:
+        """Returns the write that puts an order, on condition that no such order is stored."""
         item = {"PK": {"S": order}, **attributes}
         return {"Put": {"TableName": self.table, "Item": item, "ConditionExpression": "attribute_not_exists(PK)"}}
 
@@ -83,7 +84,7 @@ class Shop:
         **arguments: Any,
     ) -> Committed:
         """Sells a mug, and writes the order and the number of orders. `order`: the name of the order; None: `key`.
-        `extra`: more writes. `world`: whose store commits; None: the shop's. `arguments`: others of the commit."""
+        `extra`: more writes. `world`: has the store; None: the shop's. `arguments`: more for `Transactions.commit`."""
         order = order or key
         transactions = Transactions((world or self.world).store, DECLARED, "shop")
         writes = [self.order_write(order), self.total_write(), *extra]
@@ -91,6 +92,7 @@ class Shop:
         return transactions.commit(key, changes, writes, **parameters)
 
     def rows(self) -> dict[str, Any]:
+        """Returns the items of the team's table by partition key."""
         items = self.world.raw.scan(TableName=self.table, ConsistentRead=True)["Items"]
         return {item["PK"]["S"]: item for item in items}
 
@@ -152,7 +154,7 @@ def test_a_commit_may_have_no_writes_and_a_whole_decimal_is_an_amount(shop: Shop
 
 
 def test_a_commit_of_two_tallies_may_have_97_writes_and_an_answer_of_2_kb(shop: Shop) -> None:
-    transactions = Transactions(shop.world.store, DECLARED, "shop")
+    transactions = Transactions(shop.world.store, DECLARED, "shop")  # DynamoDB takes 100 writes; one is the receipt
     answer = "x" * 2046  # with its quotes 2,048 bytes of JSON
     transactions.commit("k", ORDER[:2], [shop.order_write(f"a{n}") for n in range(97)], answer=answer)
     assert shop.numbers() == [2, 1, 0, 97, 0]
@@ -177,7 +179,7 @@ def test_a_refusal_names_the_entry_or_the_write_with_its_stored_item_and_leaves_
 def test_a_failed_condition_of_a_write_is_answered_before_a_limit_and_releases_no_holds(
     shop: Shop, clock: Clock
 ) -> None:
-    """If the order is stored before, the commit fails with or without room, so no hold is released for it."""
+    """If the order is stored before, the commit fails with or without room, so no hold is released for the commit."""
     shop.commit("o-1")
     holds.place(shop.world.call("shop"), STOCK, "mug", 2, 60, operation="hold", key="cart")
     clock.pass_s(61)
@@ -263,9 +265,7 @@ def test_contention_at_a_tally_spills_its_change_and_the_writes_of_the_team_are_
     assert (shop.world.tally(PLAYS, "mug"), shop.world.tally(USAGE, "ann"), streams.drift_by_tally()) == (3, 3, {})
 
 
-def test_if_a_conflict_comes_with_a_failed_condition_of_the_team_tally_retries_but_a_receipt_is_a_replay(
-    shop: Shop,
-) -> None:
+def test_beside_a_conflict_a_failed_team_condition_is_retried_and_a_stored_receipt_is_replayed(shop: Shop) -> None:
     """The fifth of six writes, the order, fails. An earlier attempt of this call may have stored the order."""
     world = shop.world
     order_beside_conflict = faults.condition_and_conflict(4, 1, {"PK": {"S": "o-1"}})
@@ -282,7 +282,7 @@ def test_no_write_is_lost_when_other_functions_write_an_item_of_a_commit(shop: S
     """If DynamoDB rejects the write of another function during a commit, that function sends its write once more."""
     ended = threading.Event()
 
-    def write_plainly() -> int:
+    def write_without_tally() -> int:
         added = 0
         while not ended.is_set():
             with suppress(ClientError):
@@ -298,7 +298,7 @@ def test_no_write_is_lost_when_other_functions_write_an_item_of_a_commit(shop: S
             ended.set()
         return 20
 
-    written, sold = run_together([write_plainly, sell])
+    written, sold = run_together([write_without_tally, sell])
     assert shop.numbers() == [3, 0, 20, 20, written + sold]
 
 
@@ -316,7 +316,7 @@ def test_a_commit_whose_first_two_responses_are_lost_is_done_once(
     shop.world.proxy.plan = faults.script({"TransactWriteItems": pair})
     assert retry_until_final(partial(shop.commit, "o-1")).answer == {"order": "o-1"}
     assert shop.numbers() == AFTER_ONE_ORDER
-    shop.world.proxy.plan = faults.script({"TransactWriteItems": [*pair, first]})  # all of the SDK's attempts
+    shop.world.proxy.plan = faults.script({"TransactWriteItems": [*pair, first]})  # the SDK attempts a request 3 times
     with pytest.raises(RetryableError):
         shop.commit("o-2")
     assert retry_until_final(partial(shop.commit, "o-2", "o-2-again")) == ({"order": "o-2"}, True, "now")

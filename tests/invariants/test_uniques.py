@@ -66,7 +66,7 @@ def uniques(world: World, counter: Counter, at_s: float) -> int:
     return world.tally_after_rollup(counter, periods.tally_id(counter, ITEM, at_s))
 
 
-def test_a_key_of_visitor_and_period_counts_a_visitor_twice_only_if_a_visit_comes_after_its_period(
+def test_a_key_of_visitor_and_day_counts_a_visitor_twice_only_if_a_visit_arrives_on_the_day_after(
     counting: Counting, evening: Clock
 ) -> None:
     today, tomorrow = (periods.tally_id(KEYED, ITEM, evening() + later_s) for later_s in (0, DAY_S))
@@ -74,7 +74,8 @@ def test_a_key_of_visitor_and_period_counts_a_visitor_twice_only_if_a_visit_come
     proxy.plan = faults.random_faults(5, {"PutItem": {faults.LOSE_RESPONSE: 0.3, faults.FAIL_AFTER: 0.2}})
 
     def visit(visitor: str, tally: str) -> None:
-        retry_until_final(lambda: counting.increment(KEYED, key=f"{visitor}-{tally[-10:]}"))
+        day = tally[-10:]
+        retry_until_final(lambda: counting.increment(KEYED, key=f"{visitor}-{day}"))
 
     for visitor in ("ann", "bob") * 5:
         visit(visitor, today)
@@ -92,7 +93,7 @@ def test_a_key_of_visitor_and_period_counts_a_visitor_twice_only_if_a_visit_come
 def test_a_visitor_counts_once_for_all_services_and_is_new_once_whatever_responses_are_lost(
     world: World, evening: Clock, counter: Counter
 ) -> None:
-    pseudonyms.stack_secret(world.call())
+    pseudonyms.stack_secret(world.call())  # creates the secret before its write can meet a fault
     world.proxy.plan = faults.always(faults.LOSE_RESPONSE, "PutItem", "TransactWriteItems")
     with pytest.raises(StoreUnreachableError):
         unique_visitors.count(world.call("web"), counter, ITEM, "ann")
@@ -178,7 +179,7 @@ def test_processes_that_create_the_secret_concurrently_get_the_same_secret(world
 
 def test_a_visit_costs_a_write_unit_if_visible_soon_and_else_a_read_unit_at_least(world: World) -> None:
     """The engine does not bill a write whose condition failed. DynamoDB bills such a write."""
-    pseudonyms.stack_secret(world.call())
+    pseudonyms.stack_secret(world.call())  # creates the secret before the test measures
     visible_soon = ([("PutItem", 1.0)], [("PutItem", 0)])
     visible_now = (COSTS_OF_NEW_VISITOR, COSTS_OF_NEW_VISITOR[:1])
     for counter, costs_of_visits in ((READERS, visible_soon), (DAILY, visible_now), (SEATS, visible_now)):
@@ -258,7 +259,7 @@ class Log:
 
 @pytest.fixture
 def simulated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
-    """A third of the consumers' invocations die, repeat or lose the response. Clocks are 2 s off, and shards split."""
+    """A deployment whose consumers die, repeat or lose the response in a third of their invocations."""
     monkeypatch.setitem(counters.COUNTERS, GAMBIER.name, GAMBIER)
     clock = Clock()
     with new_engine() as engine, seed_randomness(clock, request.param):

@@ -41,7 +41,7 @@ NOT_FOUND = "No change of this caller has the key, or its receipt has expired."
 
 @dataclass
 class Shop:
-    """Changes and voids as the handlers make them. `caller`: who sends them."""
+    """Makes changes and voids as the handlers make them. `caller`: who sends the changes and voids."""
 
     world: Any
     """A world or a deployment, or any object with a `store`."""
@@ -82,6 +82,7 @@ class Shop:
         return int(self.world.tally_after_rollup(counter, tally_id or self.tally_id(counter)))
 
     def numbers(self) -> list[int]:
+        """Returns the numbers that `ORDER` changes: budget, sales and quota."""
         return [self.number(counter) for counter in (BUDGET, SALES, QUOTA)]
 
     def state(self, operation: str, target: str, key: str) -> tuple[bool, bool]:
@@ -102,7 +103,7 @@ def test_a_void_takes_a_change_back_once_and_a_late_retry_does_not_count(shop: S
     shop.add(BUDGET, -1, "order-2")
     with shop.world.measure_units() as measured:
         first_answer = shop.void(BUDGET, "order-1")
-    assert measured == [("GetItem", 1.0), ("TransactWriteItems", 6.0)]
+    assert measured == [("GetItem", 1.0), ("TransactWriteItems", 6.0)]  # 2 units each for both receipts, and the number
     body = {"counter": "budget", "id": ID, "amount": -7, "changed": True, "visible": "now"}
     assert first_answer == body
     assert shop.void(BUDGET, "order-1") == {**body, "changed": False}
@@ -247,7 +248,7 @@ def test_the_rollup_adds_the_void_of_a_change_that_it_adds(shop: Shop, counter: 
     shop.add(counter, 7, "k")
     with shop.world.measure_units() as measured:
         assert shop.void(counter, "k")["visible"] == "soon"
-    assert measured == [("GetItem", 1.0), ("TransactWriteItems", 4.0)]
+    assert measured == [("GetItem", 1.0), ("TransactWriteItems", 4.0)]  # both receipts
     assert (shop.world.tally(counter, ID), shop.number(counter)) == (0, 0)
     left_s = [int(receipt["expiration"]["N"]) - time.time() for receipt in shop.world.receipts()]
     assert min(left_s) > 8 * DAY_S - 60, "a rebuild needs the receipts after a loss"
@@ -314,7 +315,7 @@ def test_changes_and_voids_are_exact_under_faults(shop: Shop, seed: int) -> None
 
 
 def test_voids_make_no_drift(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of the changes are voided: of a budget, a batch, a past period, a hot tally, a counter visible soon."""
+    """Half of the changes of a budget, a batch, a past period, a hot tally and a counter visible soon are voided."""
     for counter in (BUDGET, QUOTA, VIEWS, SALES, MINUTES):
         monkeypatch.setitem(counters.COUNTERS, counter.name, counter)
     with deployed() as world:

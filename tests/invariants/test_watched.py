@@ -54,13 +54,13 @@ def test_a_number_that_was_wrong_before_the_first_scan_is_reported(social: Team)
     assert excesses_after_sweep(social) == {}  # before the first scan there is no count
     social.count("post_likes")
     assert excesses_after_sweep(social) == excesses
-    numbers = {f"p{number}": LIKES for number in range(POSTS)} | {"~-numbers": POSTS}
+    numbers = {f"p{number}": LIKES for number in range(POSTS)} | {"~-numbers": POSTS}  # POSTS posts have a team number
     assert social.numbers("post_likes") == social.truth("post_likes") == numbers
 
 
 def test_one_record_moves_every_watched_number_of_its_table(social: Team) -> None:
-    """With WATCHED_MAX numbers, the transaction of one record has at most DynamoDB's 100 writes. It has most writes
-    while the scan of each number is open and has not read the item."""
+    """With WATCHED_MAX numbers, the transaction of one record has at most DynamoDB's 100 writes. The most writes are
+    needed while the scan of each number is open and has not read the item."""
     names = [f"w{number}" for number in range(WATCHED_MAX)]
     social.deploy(
         {name: Watched(name, table="social", attribute="likeTally", items=LIKE_ITEMS, at="META") for name in names}
@@ -103,7 +103,7 @@ def test_an_attribute_with_the_same_name_in_other_items_is_not_the_team_number(s
         social.put(f"POST#p{number}", "LIKE#USER#new", **({"likeTally": {"N": "7"}} if in_likes else {}))
         social.put(f"POST#p{number}", "STATS", likeTally={"N": "70"})
     assert excesses_after_sweep(social) == {}
-    social.put("POST#p7", "LIKE#USER#other", likeTally={"N": "7"})
+    social.put("POST#p7", "LIKE#USER#other", likeTally={"N": "7"})  # one more like than the team number says
     assert excesses_after_sweep(social) == {"p7": -1}
 
 
@@ -266,7 +266,7 @@ def test_no_group_is_reported_while_its_items_are_not_counted(social: Team) -> N
 def test_an_edit_of_a_number_that_is_written_with_its_items_is_confirmed_after_some_minutes(social: Team) -> None:
     """A difference between the two records of one transaction does not last for minutes, but an edit does."""
     same_transaction = Watched(
-        "post_likes", table="social", attribute="likeTally", at="META", same_transaction=True, items=replace(LIKE_ITEMS)
+        "post_likes", table="social", attribute="likeTally", at="META", same_transaction=True, items=LIKE_ITEMS
     )
     social.deploy({"post_likes": same_transaction})
     social.count("post_likes")

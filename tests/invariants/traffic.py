@@ -102,7 +102,7 @@ class Traffic:
         self._note_spilled()
 
     def like(self, hot: bool) -> None:
-        """Likes a post, as a new user or after an unlike. Most likes of a hot post spill."""
+        """Likes a post, as a new user or after an unlike. A like of a hot post spills, but not over a tombstone."""
         post, user = f"p{self._low_number(POSTS)}", self._new_user()
         removed_likes = [like for like in self.removed_likes if like[0] == post]
         if removed_likes and self.chance.random() < 0.3:
@@ -170,19 +170,19 @@ class Traffic:
         """Releases a hold, commits it, or commits and voids it. An expired hold is committed at half of its amount."""
         id_, hold_id, amount = hold
 
-        def settle(to: str, used: int | None = None) -> int:
+        def settle_to(to: str, used: int | None = None) -> int:
             body = settling.settle(Call(self.world.store), counters.STOCK, id_, hold_id, to, used)
             return int(body.get("amount", 0))
 
         try:
-            committed = 0 if state == hold_items.RELEASED else settle(hold_items.COMMITTED)
+            committed = 0 if state == hold_items.RELEASED else settle_to(hold_items.COMMITTED)
         except HoldSettledError:
             try:
-                committed = settle(hold_items.COMMITTED, amount // 2)
+                committed = settle_to(hold_items.COMMITTED, amount // 2)
             except LimitReachedError:  # another hold has taken the amount
                 committed, state = 0, hold_items.RELEASED
         if state != hold_items.COMMITTED:
-            settle(state)
+            settle_to(state)
             committed = 0
         self.truth.accepted["stock", id_] += amount - committed
         self.world.take_written()
@@ -302,7 +302,7 @@ class Traffic:
         self._delete(like)
 
     def remove_and_restore_repeatedly(self, times: int) -> None:
-        """Removes a like by hand each minute, and restores it. The user may remove it first, as a minute ends."""
+        """Removes a like by hand each minute, and restores it. The first removal may be an unlike, as a minute ends."""
         world, like = self.world, self.chance.choice(self.likes)
         key = keys.key(f"POST#{like[0]}", f"LIKE#USER#{like[1]}")
         image = queries.get(world.wire, world.name("counts"), key)
@@ -337,7 +337,7 @@ class Traffic:
         """Puts a like without changing the tally."""
         post, user = f"p{self._low_number(POSTS)}", self._new_user()
         now_minute = self.world.settings.minute_of(self.world.clock.now_s)
-        minute = self.chance.choice([None, now_minute, now_minute - 5000, now_minute + 5000])  # or days off
+        minute = self.chance.choice([None, now_minute, now_minute - 5000, now_minute + 5000])  # 5,000 minutes: days
         self.put_child(post, user, minute)
         self.likes.append((post, user))
         self.truth.accepted["likes", post] += 1

@@ -7,7 +7,7 @@ The beacon relies on these browser features, by MDN and web.dev:
     back/forward cache              since 96        yes                      yes
     fetch with keepalive            yes             since 133                yes
     Navigation API                  yes             since January 2026       since January 2026
-    prerendering                    since 108       no, by MDN's data of 2024
+    prerendering                    since 108       no (MDN, 2024)           no (MDN, 2024)
 
 In a browser without the Navigation API, the beacon patches `history`. The scripts of a page from the back/forward
 cache do not run. Such a page gets `pageshow` with `persisted`, and the beacon counts a visit. The beacon has no
@@ -162,7 +162,7 @@ def test_a_pushed_address_that_is_replaced_within_2_s_is_not_a_visit(before: str
     """Turbo, PJAX and swup push the address of a link, fetch it, and replace the address if the server redirects."""
     visitor = new_visitor(before)
     visitor.go("/a")
-    visitor.run("1")
+    visitor.run("1")  # waits for the beacon
     for step, _ in STEPS:
         visitor.page.evaluate(PUSH_AND_REPLACE, step)
     visitor.go("/end")
@@ -303,7 +303,7 @@ def test_a_page_is_counted_by_its_canonical_link_if_the_link_has_the_same_host(
         "/stranger": f"<link rel=canonical href=https://other.example/named>{site.tag}",
         "/broken": f"<link rel=canonical href='http://['><link rel=canonical href=/named>{site.tag}",
         "/tls": f"<link rel=canonical href={site.server.origin.replace('http:', 'https:')}/named>{site.tag}",
-        "/late": f"{site.tag}<body><link rel=canonical href=/named>",  # users may write in the body
+        "/late": f"{site.tag}<body><link rel=canonical href=/named>",  # ignored, because users may write in the body
     }
     visitor = new_visitor()
     for path in ("/before?utm_source=mail", "/behind?id=1", "/stranger", "/broken", "/tls", "/late"):
@@ -407,7 +407,7 @@ def test_a_refused_visit_is_not_sent_again(new_visitor: NewVisitor, api: Api) ->
 
 
 def test_a_page_from_the_back_forward_cache_counts_a_visit(new_visitor: NewVisitor) -> None:
-    # The headless shell has no back/forward cache, so the test sends the event.
+    # The headless shell has no back/forward cache, so the test dispatches the event.
     visitor = new_visitor()
     visitor.go("/a")
     visitor.run("dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true }))")

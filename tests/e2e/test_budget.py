@@ -101,7 +101,7 @@ class Team:
             if answer.status not in RETRIED_STATUSES and not lost:
                 return answer, is_ambiguous
             self.answers_lost += lost
-            is_ambiguous |= lost or answer.status == 500
+            is_ambiguous |= lost or answer.status == 500  # 500: a killed worker may have committed
             assert time.monotonic() < until_s, answer
             time.sleep(0.05)
 
@@ -292,7 +292,7 @@ class Rounds:
 
     def round(self, number: int, reading: Future[None]) -> int:
         """Runs the jobs of a round, and releases the holds that stay open. Returns what is used after that. `reading`:
-        the thread that reads. After it has failed, no job waits for reads."""
+        the thread that reads; after the thread has failed, no job waits for reads."""
         team, first = self.team, len(self.team.steps)
         round_jobs = jobs(self.chance, number * HOLDS, len(self.reads))
         self.callers_ended.clear()
@@ -351,7 +351,7 @@ def test_used_and_left_add_up_to_the_limit_at_every_moment(team: Team, seed: int
     assert rounds.workers_killed
     assert team.answers_lost
     assert max(used for _, used, _ in reads) <= max(LIMIT_BY_STEP.values())
-    # What is used may be above a lowered limit, but it does not grow there.
+    # What is used may be above a lowered limit, but does not grow there.
     after = [used for from_s, used, _ in reads if from_s >= rounds.lowered_s]
     assert all(later <= max(earlier, LOWERED_LIMIT) for earlier, later in pairwise(after))
     assert_no_drift(team)

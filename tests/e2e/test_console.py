@@ -51,7 +51,7 @@ NETWORK_LINE = "Failed to load resource"
 
 @dataclass
 class Console:
-    """A browser context with a page of the console. `errors`: what the page logged or threw."""
+    """A browser context with a page of the console. `errors`, `requests`: what the page logged or threw, and sent."""
 
     dev: Dev
     context: BrowserContext
@@ -186,7 +186,8 @@ def test_the_pages_show_what_is_stored(console: Console, history: None) -> None:
     console.go("#/tally/plays/never-imported")
     expect(page.get_by_role("heading", name="Imports").locator("+ p")).to_contain_text("None. Known up to")
     expect(page.locator(".legend")).to_contain_text("Hours in")
-    assert page.locator(".legend").evaluate("list => list.childNodes.length === list.children.length"), "bare text"
+    # The legend has no text outside its elements.
+    assert page.locator(".legend").evaluate("list => list.childNodes.length === list.children.length")
     console.go("#/top/plays")
     expect(page.get_by_role("row").nth(1)).to_contain_text(VIDEO)
     expect(page.get_by_role("row").nth(1)).to_contain_text("1,234")
@@ -292,7 +293,7 @@ def test_the_sentence_under_a_number_says_whether_the_number_is_right(console: C
         page.reload()
         console.sign_in("ann")
         expect(page.locator(".now")).to_contain_text("3 stored, 1 accepted: drifts by +2.")
-        console.go(f"#/tally/plays/{video}x")
+        console.go(f"#/tally/plays/{video}x")  # a video without plays
         expect(page.locator(".live")).to_have_text("0")
         expect(page.locator(".now")).to_contain_text("Never counted")
 
@@ -381,7 +382,7 @@ def test_a_counter_of_visitors_asks_for_no_key(console: Console) -> None:
 
 @pytest.mark.parametrize("name", ["", "ann"], ids=["a stranger", "signed in"])
 def test_the_first_page_of_a_visit_finds_an_anonymous_play(console: Console, name: str) -> None:
-    """The first page opens before it knows that plays take no token. It must not look for a key of the user ann."""
+    """The page opens before the console knows that plays take no token. The look-up must not be for a key of ann."""
     key = str(uuid.uuid4())
     console.dev.call("POST", "/counters/plays/alone/increments", idempotency_key=key)
     page = console.open("#/tally/plays/alone", name=name)
@@ -468,7 +469,7 @@ def test_a_stranger_sees_how_often_a_page_was_visited(counter: str, console: Con
     url, key = f"https://example.com/{secrets.token_hex(4)}", secrets.token_urlsafe(24)
     user_agent = {"visits": "Mozilla/5.0 Firefox/153.0", "bot_visits": "Googlebot/2.1"}[counter]
     console.dev.call("POST", "/visits", {"url": url, "key": key}, user_agent=user_agent)
-    wait_for(lambda: sum(console.dev.visits(url)[:2]) == 1)
+    wait_for(lambda: sum(console.dev.visits(url)[:2]) == 1)  # of people and of programs
     live = console.open(f"#/tally/{counter}/{quote(url, safe='')}").locator(".now .live")
     expect(live).to_have_text("1")
     form = console.page.get_by_role("region", name="Look up a change")
@@ -515,7 +516,7 @@ def test_no_card_reads_a_span_that_would_count_visitors_twice(
     expect(cards.get_by_role("listitem")).to_have_text(["a1", "a1"])  # the id a, and 1 visitor
     expect(page.locator(".error")).to_have_count(0)
     for counter, spans in (("members", ["Hour", "Day"]), ("guests", ["Hour"])):
-        page.goto("about:blank")
+        page.goto("about:blank")  # so that the browser loads the console anew
         console.open(f"#/top/{counter}", name="ann")
         expect(page.get_by_role("group", name="Span").locator("label")).to_have_text(spans)
         expect(page.locator("table.top .id")).to_have_text(["a"])
@@ -710,7 +711,7 @@ def test_pkce_signs_in_and_the_token_is_in_memory_only(with_pool: Console, pool:
     stored = page.evaluate("[{...localStorage}, {...sessionStorage}, document.cookie, history.state]")
     assert stored == [{}, {}, "", None]
     assert not any(token in request.url for request in with_pool.requests)
-    # Only `make dev` has the page "Try it", because it writes.
+    # Only `make dev` has the page "Try it", because this page writes.
     assert "try" not in page.locator("nav#pages").inner_text().lower()
 
 

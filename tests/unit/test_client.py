@@ -307,7 +307,7 @@ def test_enqueued_events_and_batches_ask_lambda_to_retry_them(pauses: list[float
     single_client, single_fake = tally(lambda_error("TooManyRequestsException"), b"", caller="c")
     single_client.enqueue(requests.increment(*PLAY, idempotency_key="k"))
     calls = [(call["InvocationType"], call["Payload"]["idempotency_key"]) for call in single_fake.calls]
-    assert calls == [("Event", "k")] * 2, "the first was throttled"
+    assert calls == [("Event", "k")] * 2, "the first call was throttled"
     tally_client, fake = tally(lambda_error("TooManyRequestsException"), b"", caller="c")
     plays = [requests.increment(*PLAY, idempotency_key=f"k{number}") for number in range(150)]
     tally_client.enqueue_batch([*plays[:40], requests.put_mine("likes", "a91f", idempotency_key="k"), *plays[40:]])

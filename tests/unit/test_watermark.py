@@ -177,7 +177,7 @@ def test_a_consumer_has_passed_as_much_as_in_the_shard_where_it_lags_most(
         ([("c0", "bookkeeper", 9, 10), ("c1", "bookkeeper", 9, 8), ("c1", "rollup", 8, 8)], 70),  # it has begun c1
     ],
 )
-def test_the_rollup_is_as_far_as_the_bookkeeper_if_it_has_passed_the_newest_record_for_it(
+def test_the_rollup_is_as_far_as_the_bookkeeper_if_the_rollup_has_passed_its_newest_record(
     stack: Stack, checkpoints: list[tuple[str, str, int, int]], lag_s: int
 ) -> None:
     """The bookkeeper notes the newest record that the rollup's filter lets through.
@@ -320,7 +320,7 @@ def test_records_of_expired_receipts_do_not_count_as_unread(
 ) -> None:
     """Lambda filters the removals of receipts, and delivers every record of counts to the bookkeeper.
 
-    A sweep reads up to 20 answers (lineage.PEEKED_MAX). If the leaf has a 20th answer, it does not count as passed.
+    A sweep reads up to 20 answers (lineage.PEEKED_MAX). If a leaf has a 20th answer, the leaf does not count as passed.
     """
     stack.checkpoint("r", 200, heartbeat="")
     stack.checkpoint("c", 200, heartbeat="")

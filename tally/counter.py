@@ -533,9 +533,9 @@ def _check_children(counters: Collection[Counter], by_item: Mapping[tuple[str, s
             by_child.setdefault((counter.prefix, counter.child), counter)
     for counter in counters:
         # A read of a post reads all sort keys from `META` to `META.BODY`, so no counter may be at `META.A`.
-        beside = [by_item.get((counter.prefix, start[:-1])) for start in _starts(counter.sort_key, ".")]
-        above = [by_child.get((counter.prefix, start)) for start in _starts(f"{counter.sort_key}#", "#")]
-        for owner in (*above, *beside):
+        dot_owners = [by_item.get((counter.prefix, start[:-1])) for start in _starts(counter.sort_key, ".")]
+        child_owners = [by_child.get((counter.prefix, start)) for start in _starts(f"{counter.sort_key}#", "#")]
+        for owner in (*child_owners, *dot_owners):
             if owner is not None and owner.child is not None:
                 key = f"sort_key {counter.sort_key!r} of {counter.prefix!r}"
                 raise ConfigurationError(f"counter {counter.name!r}: {key} is reserved for the items of {owner.name!r}")

@@ -42,7 +42,7 @@ TallyError
 │   └── TablesInUseError            500  something writes to the tables of a restore (maintenance/restored.py)
 └── (control flow inside the core, never answered)
     ├── AlreadyCountedError         the key was counted before
-    ├── HotTallyError               the change must spill: the receipt alone, rolled up later
+    ├── HotTallyError               the change must spill: nothing was written
     └── ChangeRefusedError          a condition of the change failed
 """
 

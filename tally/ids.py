@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote_to_bytes
 ID_PATTERN = re.compile(r"(\.{3,}|\.*[A-Za-z0-9_:~@-][A-Za-z0-9._:~@-]*)")
 PAGE_COUNTERS = ("visits", "bot_visits", "page_visitors")
 """Counters of pages: Tally itself normalises the address."""
-# `#` is between an id and its period, so `acme#2026-11` must not become another id. Nobody wants the other characters.
+# `#` is between an id and its period, so `acme#2026-11` must not become another id. Control characters name nothing.
 _UNUSABLE = re.compile(r"[\x00-\x1f\x7f#\ud800-\udfff]")
 # What a browser writes for a letter, a space or one of "<>^`{} in the path of an address.
 _ENCODED = re.compile(r"(?:%(?:[89a-f][0-9a-f]|2[02]|3[ce]|5e|60|7[bd]))+", re.IGNORECASE)
@@ -40,10 +40,10 @@ def group_of(name: str) -> str:
 
 
 def encode_id(name: str) -> str:
-    """Returns the id of exactly this text, without the repairs of `id_of`. No two texts have the same id. `hr desk`
-    becomes `hr~20desk`."""
-    dots = "%2E" * len(name) if name in (".", "..") else quote(name, safe=":@").replace("~", "%7E")
-    return dots.replace("%", "~")
+    """Returns the id of exactly this text: unlike `id_of`, decodes and normalises nothing. No two texts have the same
+    id. `hr desk` becomes `hr~20desk`."""
+    quoted = "%2E" * len(name) if name in (".", "..") else quote(name, safe=":@").replace("~", "%7E")
+    return quoted.replace("%", "~")
 
 
 def tally_of(of: str) -> str:

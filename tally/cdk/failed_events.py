@@ -60,4 +60,4 @@ class FailedEvents(Construct):
             config = lambda_.CfnEventInvokeConfig(
                 self, camel(module), function_name=name, qualifier=ALIAS, destination_config=destination
             )
-            config.node.add_dependency(alias)  # CloudFormation does not see that it names the alias
+            config.node.add_dependency(alias)  # CloudFormation does not see that `qualifier` names the alias

@@ -19,7 +19,7 @@ HIDDEN_ID = "Default"  # CDK leaves a construct with this id out of logical ids
 
 @dataclass(frozen=True)
 class Names:
-    """The names of one Tally. They follow its path in the stack, as CDK's logical ids do."""
+    """The names of one Tally. The names follow Tally's path in the stack, as CDK's logical ids do."""
 
     stack: str
     """The stack's name: `Tally-prod`."""

@@ -80,8 +80,8 @@ class Users(Construct):
         self.machine_client = self.pool.add_client(
             "Machines",
             generate_secret=True,
-            # Nobody signs in with this client. Without a listed flow, Cognito would allow its three
-            # defaults. A token of client credentials has no refresh token.
+            # Nobody signs in with this client. CDK lists only the refresh flow, which client credentials do not use.
+            # Without a listed flow, Cognito would allow its three defaults.
             auth_flows=cognito.AuthFlow(user_srp=False),
             o_auth=cognito.OAuthSettings(
                 flows=cognito.OAuthFlows(client_credentials=True),

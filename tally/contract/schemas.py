@@ -1,6 +1,6 @@
 """Makes the JSON Schema of an answer's type: a TypedDict, with its docstring and annotations.
 
-A schema allows further members, so that clients keep working when an answer gets one. Tests forbid them to compare.
+A schema allows further members, so that clients keep working when an answer gets one. Tests of answers allow none.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def schema(kind: Any, named: dict[str, Schema]) -> Schema:
 
 
 def _reference(kind: Any, named: dict[str, Schema]) -> Schema:
-    """Returns a reference to the schema of a TypedDict, which it puts into `named`."""
+    """Puts the schema of a TypedDict into `named`, and returns a reference to it."""
     name = kind.__name__
     if _TYPES_BY_NAME.setdefault(name, kind) is not kind:
         raise TypeError(f"two answers are called {name}")

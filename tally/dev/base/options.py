@@ -15,7 +15,7 @@ from .words import DEV
 PORT_DEFAULT = "8080"
 DATA_DEFAULT = ".tally"
 COUNTERS = "counters.py"
-MINUTE_DEFAULT_S = 3  # 60 on AWS. Shorter, so that drift appears soon. Streams deliver within 2 s
+MINUTE_DEFAULT_S = 3  # 60 on AWS. Shorter, so that drift appears soon, but streams need 2 s to deliver
 MINUTE_S_MAX = 60
 ENGINES = ("", "dynamodb-local")
 _ENDPOINT = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?(/.*)?")

@@ -35,7 +35,7 @@ class Outcome:
 
     @classmethod
     def failure(cls, error_type: str, message: str) -> Outcome:
-        """Returns an error outside the function's code. `error_type`: Lambda's name, as Runtime.ExitError."""
+        """Returns the outcome of a failure outside the function's code. `error_type`: as Lambda's Runtime.ExitError."""
         return cls(json.dumps({"errorType": error_type, "errorMessage": message}).encode(), failed=True)
 
     @property

@@ -45,7 +45,7 @@ class Pump:
     engine_file: Path | None = None
     """The engine's file; None: not known. If the file's write-ahead log does not change, the pump reads less often."""
     tasks: asyncio.TaskGroup = field(init=False)
-    following: list[tuple[StreamMapping, asyncio.Task[None]]] = field(default_factory=list)
+    following: list[tuple[StreamMapping, asyncio.Task[None]]] = field(default_factory=list)  # each with its task
     progress: dict[str, dict[str, str]] = field(default_factory=dict)
     """By table and mapping: the sequence number up to which all records are done, in the shard that was read last."""
     disabled: dict[str, asyncio.Event] = field(default_factory=dict)

@@ -74,7 +74,7 @@ def _run(arguments: Sequence[str]) -> int:
     _load(arguments)
     try:
         return run_to_exit_status(lambda: _command(arguments))
-    except Exception as error:  # perhaps another program has the port, and its answers make any line fail
+    except Exception as error:  # perhaps another program has the port of `make dev`, and answers something else
         if os.environ.get("TALLY_TRACEBACK") or (isinstance(error, OSError) and error.errno in UNWRITTEN):
             raise  # `main` prints the error
         error_text = " ".join(f"{type(error).__name__}: {error}".split())[:ERROR_CHARACTERS_MAX]

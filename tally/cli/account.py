@@ -25,7 +25,7 @@ from .terminal import CommandError
 
 QUALIFIER, QUALIFIER_DEFAULT = "@aws-cdk/core:bootstrapQualifier", "hnb659fds"  # CDK's own context key and default
 UNRESERVED = 100  # concurrent invocations that no account may reserve
-CDK, CDK_VERSION = "node_modules/.bin/cdk", "2.1148.1"  # as `make setup-cdk` installs `cdk` by package.json
+CDK, CDK_VERSION = "node_modules/.bin/cdk", "2.1148.1"  # the version that package.json names, too
 
 
 @dataclass(frozen=True)

@@ -31,13 +31,13 @@ def draw_series(title: str, points: Sequence[Point], zone: tzinfo, *, by_hour: b
     """Draws a bar for each hour or day, and labels a span that is known in part."""
     console, low = Console(highlight=False), min([0, *(point.value for point in points)])
     size = max([1, *(point.value for point in points)]) - low
-    form = "%a %m-%d %H:%M" if by_hour else "%a %Y-%m-%d"
+    time_format = "%a %m-%d %H:%M" if by_hour else "%a %Y-%m-%d"
     if len({datetime.fromtimestamp(point.from_s, zone).utcoffset() for point in points}) > 1 and by_hour:
-        form += " %z"  # the clocks change, so one hour appears twice
+        time_format += " %z"  # the clocks change, so one hour appears twice
     console.print(Text(title, style="bold"))
     table = _table("left", "right", "left")
     for point in points:
-        at = datetime.fromtimestamp(point.from_s, zone).strftime(form)
+        at = datetime.fromtimestamp(point.from_s, zone).strftime(time_format)
         colour = OPEN if point.part else DOWN if point.value < 0 else UP
         bar = Bar(size, min(point.value, 0) - low, max(point.value, 0) - low, color=colour)
         table.add_row(at, f"{point.value:,}", Text(point.part, style=OPEN), _bar_cell(console, bar))

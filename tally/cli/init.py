@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser, _: object = None) -> None:
 
 
 def init(args: argparse.Namespace) -> int:
-    """Writes the files; if the folder has an app, only counters.py. If a file exists, writes none: CommandError."""
+    """Writes the files; if the folder has an app, only counters.py. If one of these exists, raises CommandError."""
     folder = Path(args.folder)
     try:
         app_files = [name for name in APP_FILES if os.path.lexists(folder / name)]

@@ -16,7 +16,7 @@ from .command import Command, Counters, Parser, UsageError, add_number
 from .connection import Stack
 from .terminal import print_json_or_line
 
-# The operations of which a receipt may be: for a counter of children, of pages, and of numbers.
+# The operations that leave receipts: of a counter of children, of pages, and of other numbers.
 CHILD_OPERATIONS = ("put_mine", "delete_mine", "put_anonymous", "delete_anonymous", "put_child", "delete_child")
 PAGE_OPERATIONS = ("visit",)
 NUMBER_OPERATIONS = ("increment", "set_counter", "hold", "change_hold", "put_limit", "delete_limit")

@@ -92,10 +92,10 @@ def _probes_of_route(
     values["version"] = '"999999999"'  # an ETag that no item has
     values |= {"amount": AMOUNT_MAX} if operation.name == "hold" else {}  # most limits refuse so much (409)
     if "{counter}" in route.path:  # this route does not answer for a counter that has a route of its own
-        others = [other for other in operation.routes(counters) if other.fixed_fields and not other.is_short]
-        with_own_route = {other.fixed_fields["counter"] for other in others}
-        without = [counter.name for counter in route.served_counters(counters) if counter.name not in with_own_route]
-        values |= {"counter": without[0]} if without else {}
+        own_routes = [other for other in operation.routes(counters) if other.fixed_fields and not other.is_short]
+        with_own_route = {other.fixed_fields["counter"] for other in own_routes}
+        others = [counter.name for counter in route.served_counters(counters) if counter.name not in with_own_route]
+        values |= {"counter": others[0]} if others else {}
     fields = samples.field_values(route, counters, **values)
     counter = counters.get(fields.get("counter", ""))
     if operation.module == "posts" or (counter and counter.parent_required):

@@ -203,8 +203,8 @@ def removal_writes(call: Call, counter: Counter, parent: str, child: Item, shard
 def _removal_write(request: _ChildRequest, child: Item) -> Write:
     """Returns the write that removes the child, on condition that `child` is as it was read.
 
-    A PutItem wrote a spilled child. If a copy of the PutItem came after a removal, it would put the child again. So the
-    removal puts a tombstone in place of the child, at which the condition of the copy fails. TTL removes the tombstone.
+    A PutItem wrote a spilled child. If a late copy of this PutItem came after the removal, it would put the child once
+    more. So the removal puts a tombstone in place of the child, and the copy's condition fails. TTL removes tombstones.
     """
     assert TOMBSTONE not in child, "the child is removed already"
     exists = {"ConditionExpression": "attribute_exists(SK)", "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}

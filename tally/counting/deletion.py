@@ -59,7 +59,7 @@ def remove_parent(
     for _ in range(ATTEMPTS_MAX):
         first = queries.get(call.store.client, table, tallies.key(counter, parent, 0))
         if not first and not tallies.read_shards(call, *tally):
-            # If the first child spilled, there is no tally yet.
+            # If the first child spilled, there may be children without a tally.
             pages = queries.partition_pages(call.store, table, tally.partition, *counter.child_range, Limit=PAGE_MAX)
             if not any(TOMBSTONE not in item for page in pages for item in page):
                 return False

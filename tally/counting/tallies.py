@@ -119,12 +119,12 @@ def with_value(call: Call, counter: Counter, id_: str, body: Mapping[str, Any]) 
     changes, and changes during the read. The change is counted, so this function raises no error. It leaves `value` out
     if the change is visible soon, if the period is no longer kept, or if the read fails or has no time left.
     """
-    tally = periods.tally_id_of_answer(id_, body)
+    tally_id = periods.tally_id_of_answer(id_, body)
     has_time = call.deadline_s - call.store.clock() >= REQUEST_S_MAX
-    if body.get("visible") != "now" or not has_time or not periods.is_kept(counter, tally, clock.now_s()):
+    if body.get("visible") != "now" or not has_time or not periods.is_kept(counter, tally_id, clock.now_s()):
         return dict(body)
     try:
-        return {**body, "value": read(call, counter, tally)}
+        return {**body, "value": read(call, counter, tally_id)}
     except TallyError as error:
         logger.info("value not read", exc_info=error)
         return dict(body)

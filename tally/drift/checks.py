@@ -27,7 +27,7 @@ from ..streams.loss import NOTHING_LOST_S
 from . import rows
 
 WATERMARK_AGE_MAX = 10  # minutes: as for the alarm `watermark-age`
-JUDGED_AGE_MAX = 20  # minutes: the judge is about 4 minutes behind, and the alarm `unjudged` waits for 15 more
+JUDGED_AGE_MAX = 20  # minutes: the judge is 6 to 8 minutes behind, and the alarm `unjudged` waits for 15 minutes
 RELEASE_DELAY_MAX = 5  # minutes after a hold has expired: as for the alarm `holds`
 READ_MAX = 1000  # drift rows or dead letters that one check reads, so that an answer takes seconds at most
 DEV = "dev"  # the stage whose alarms need no subscriber

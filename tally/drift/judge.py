@@ -60,8 +60,8 @@ class JudgeRun:
 def judge(store: Store, watermark_: Watermark, now_s: float, *, until_s: float) -> JudgeRun:
     """Judges every closed minute, the oldest first, until the time runs out (`until_s`, on the store's clock).
 
-    If a loss is not skipped yet, first restarts the ledger. The next run continues where this run stopped, also within
-    a minute. `watermark_`: as it was before this sweep.
+    If there are minutes of a loss to skip, first restarts the ledger. The next run continues where this run stopped,
+    also within a minute. `watermark_`: as it was before this sweep.
     """
     if 0 <= watermark_.judged < min(watermark_.resume_minute - 1, watermark_.last_complete_minute(store.settings)):
         watermark_ = restarted_ledger.restart(store, watermark_, now_s, until_s)

@@ -175,8 +175,8 @@ def commit_change(
 ) -> None:
     """Commits `writes(shard)`, with the receipt if there is one, in one TransactWriteItems.
 
-    Each attempt has a new token and another shard. `first_shard`: the shard of the first attempt; None: the spread
-    picks the shard.
+    Each attempt has a new token, and another shard than the attempt before. `first_shard`: the shard of the first
+    attempt; None: the spread picks the shard.
 
     If the key has a live receipt, raises AlreadyCountedError, even if another write failed, too. If a condition of
     `writes` failed, raises ChangeRefusedError; but if a write met a conflict or throttling, the next attempt decides.

@@ -2,7 +2,7 @@
 
 The drift row of a tally says by how much the tally is wrong. A repair takes back the confirmed part in one transaction,
 on condition that the row is unchanged. The bookkeeper knows the repair by its nonce, and does not book the repair. A
-change that is on its way to the row reaches the row later, with or without the repair. So nothing has to stop.
+change that is on its way to the row reaches the row later, with or without the repair. So writers need not stop.
 
 A count of the children also shows what was wrong before the ledger began. But the ledger may find the same difference a
 minute later, and a second repair would add it twice. So if a count differs from the ledger, three exact counts must

@@ -14,8 +14,7 @@ shares of each sweep. If more tallies move in an hour, the series lag, and `as_o
 The total of a counter's tallies is stored as a tally with an empty id. One series has all periods of an id.
 
 In the ledger, PK, SK -> attributes:
-    progress    PROGRESS, PROGRESS -> since, through, hour, after, retention, lost_s, redriven_until,
-                missing_since_s
+    progress    PROGRESS, PROGRESS -> the fields of `Progress` (progress.py)
     running     RUNNING#hour#through, digest of the first tally -> body
     day         SERIES#counter#id, 2026-11-22 -> h0 … h23, expiration (unless series are kept for ever)
     imports     SERIES#counter#id, IMPORT#2024-05-03 -> h498733 …
@@ -73,8 +72,8 @@ class HourAmount(NamedTuple):
     @classmethod
     def of(cls, counter: str, id_: str, amount: int) -> HourAmount:
         """Makes the amount of a tally from its counter and id."""
-        name, mark, day = id_.partition("#")
-        return cls(keys.tally_digest(counter, name) + mark + day, counter, id_, amount)
+        name, separator, day = id_.partition("#")
+        return cls(keys.tally_digest(counter, name) + separator + day, counter, id_, amount)
 
     @property
     def import_day(self) -> str:
@@ -141,8 +140,8 @@ def _sum_up_part(store: Store, progress_: Progress, last: int, until_s: float) -
         if store.clock() >= read_until_s or len(sums) >= SUMS_MAX:
             break
     for (counter, id_), amount in list(sums.items()):
-        _, mark, day = id_.partition("#")
-        sums[counter, TOTAL_ID + mark + day] += amount
+        _, separator, day = id_.partition("#")
+        sums[counter, TOTAL_ID + separator + day] += amount
     new = sorted(HourAmount.of(*tally, amount) for tally, amount in sums.items())
     merged = _merge(running_amounts(store, progress_.hour, progress_.through), new)
     lists, in_segments = top.TopListBuilder(), _split_into_segments(merged)

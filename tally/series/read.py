@@ -135,7 +135,7 @@ def _start_s(hour: int, wanted: SeriesRange) -> int:
 
 def _repairs(call: Call, counter: Counter, id_: str, wanted: SeriesRange) -> Iterator[dict[str, Any]]:
     """Yields the repairs in the range, which are not in the series. `added`: the part of the amount that the series
-    lack, because it was accepted before `since`, or its record is lost. Only the tally lacked the rest."""
+    lack, because it was accepted before `since`, or its record is lost. The series have the rest of the amount."""
     for repair in history.read_repairs(call.store, counter.name, id_):
         if wanted.first * HOUR_S <= repair["at"] < wanted.end * HOUR_S:
             yield {"at": repair["at"], "value": repair["amount"], "how": repair["how"], "added": repair["added"]}

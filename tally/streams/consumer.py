@@ -32,7 +32,7 @@ from .fold import BatchContext, Run, StreamConsumer
 from .lineage import Checkpoint
 from .record import CounterIndex, PoisonRecordError, Record, created_s
 
-CHECKPOINT_READS_MAX = 8  # each move of the checkpoint is progress of another invocation, so little is left to do
+CHECKPOINT_READS_MAX = 8  # each move of the checkpoint is progress of another invocation, so few records are left
 RESERVE_S = 5.0  # before the timeout no run begins: a transaction takes 10 ms, and up to 3 s of retries if it conflicts
 
 Answer = dict[str, Any]  # {"state": {}, "batchItemFailures": [{"itemIdentifier": the first record that is left}]}

@@ -47,8 +47,8 @@ class Crossing(NamedTuple):
 def crossings_between(
     notify: Notify, old: int, new: int, ceilings: tuple[int | None, int | None] = (None, None)
 ) -> list[Crossing]:
-    """Returns what a move from `old` to `new` crosses, in the order of the move: each percentage, and each threshold
-    that is not the threshold of a percentage. A threshold that is declared in two ways is one crossing.
+    """Returns the crossings of a move from `old` to `new`, in the order of the move. Each percentage is one crossing.
+    Any other threshold is one crossing, even if both `at` and `every` declare the threshold.
 
     `ceilings`: the ceilings of `old` and of `new`. No number reaches a percentage of a ceiling of 0 or less.
     """

@@ -59,7 +59,7 @@ class CounterIndex:
         return int(created_s(record) // self.minute_s)
 
     def counter_of_item(self, prefix: str, sort_key: str) -> Counter | None:
-        """Returns the counter whose tally this item is a shard of; None: reads do not take it for a shard, either."""
+        """Returns the counter whose tally this item is a shard of; None: reads do not add the item to any number."""
         for low, high, counter in self._tallies.get(prefix, ()):
             if low <= sort_key <= high and counter.shard_of(sort_key) is not None:
                 return counter

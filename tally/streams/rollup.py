@@ -110,7 +110,7 @@ def shard_of(counter: Counter, context: BatchContext) -> int:
 class TallyRun(Run):
     """A run that adds to tallies. An item takes one minute, so the run ends before a tally would need a second one.
 
-    Around midnight a write has notes of two days, as writers' clocks differ. Days further apart need another run.
+    Around midnight a write has notes of two days, because writers' clocks differ. Notes of other days need another run.
     """
 
     days: dict[tuple[str, str], dict[int, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))

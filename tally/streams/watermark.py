@@ -216,7 +216,7 @@ def advance(store: Store, shards: StreamShards, before: Watermark, now_s: float)
         closed, minute_s = before.last_closed_minute(store.settings), store.settings.minute_s  # counts as judged
         values |= {"judged": closed, "first_judged_s": (closed + 1) * minute_s}
         values["warm_up_until"] = store.settings.minute_of(now_s) + 1
-    # If another sweep has written the item since, or a consumer has begun the ledger, this sweep notes nothing.
+    # If, after `before`, another sweep wrote the item or a consumer began the ledger, this sweep notes nothing.
     expected = {name: item.get(name) for name in ("written_s", "began_s")}
     noted = items.update_write(store.settings.ledger_table, WATERMARK_KEY, values, expected=expected)
     try_commit(store, [noted, *(gap.as_write(store.settings) for gap in gaps)])

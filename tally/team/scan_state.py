@@ -128,7 +128,7 @@ def begin(
     removed = ("ended", "closed", "position", *(() if is_spot_check else ("spot",)))
     removed = removed if before.counted_by == counter.items_digest else (*removed, "counted_by")
     _try_change(store, before, values, removed)
-    scan = read_scan(store, counter.name)  # the answer may be lost, and an equal scan by another process is as good
+    scan = read_scan(store, counter.name)  # the answer may be lost, and another process may have started an equal scan
     started = (generation, counter.items_digest, groups, int(now_s))
     return scan if (scan.generation, scan.digest, scan.groups, scan.began_s) == started else None
 

@@ -28,7 +28,7 @@ from tests.invariants.streaming import CONSUMERS
 LIKES, PLAYS, VISITS = counters.LIKES, counters.PLAYS, counters.VISITS
 SEED = 0
 DELIVERED_S = 10.0  # in this time, consumers have read all records, also the records of the rollup's writes
-JUDGED_MINUTES = 8  # until the judge, which is up to six minutes behind, has judged each present change
+JUDGED_MINUTES = 8  # until the judge, which is six to eight minutes behind, has judged each present change
 CONFIRM_MINUTES = 14  # until the present drift has stood for five judged minutes (CONFIRM_AFTER), and so is confirmed
 
 

@@ -59,7 +59,7 @@ def test_anonymous_callers_share_keys_and_each_named_caller_has_its_own_keys(inv
 
 
 def test_quotation_marks_of_the_key_header_are_not_part_of_the_key(invoke: Invoke) -> None:
-    """The header is a structured field, as the IETF's draft says. Elsewhere, quotation marks are part of a key."""
+    """The header is a structured field, as the IETF's draft says. In a body, quotation marks belong to the key."""
     for quoted, key in (('"one-key"', "one-key"), (r'"a\"b\\c"', r'a"b\c'), ('a"b"', 'a"b"')):
         sent = invoke.http("increment", **USAGE, amount=7, idempotency_key=quoted)
         assert (sent["statusCode"], "idempotency-replayed" in sent["headers"]) == (200, False)
@@ -73,7 +73,7 @@ def test_quotation_marks_of_the_key_header_are_not_part_of_the_key(invoke: Invok
     ):  # fmt: skip
         answer = invoke.http("increment", **USAGE, amount=7, idempotency_key=wrong)
         assert problem(answer, 400, "invalid-input")["field"] == "Idempotency-Key", wrong
-    short = invoke.http("increment_plays_short", idempotency_key='"' + "k" * 21 + '"')  # 22 are needed
+    short = invoke.http("increment_plays_short", idempotency_key='"' + "k" * 21 + '"')  # an anonymous key has 22
     assert problem(short, 400, "invalid-input")["field"] == "Idempotency-Key"
 
 
@@ -161,18 +161,18 @@ def test_a_hold_over_http_is_placed_committed_and_released(invoke: Invoke, store
     replay = invoke.http("hold", **STOCK, amount=2, ttl_s=900)
     assert (replay["statusCode"], replay["body"]) == (201, placed["body"])
     assert replay["headers"]["idempotency-replayed"] == "true"
-    first = {**STOCK, "hold": body["hold"]}
-    assert events.body_of(invoke.http("commit_hold", **first)) == {
-        **first, "state": "committed", "amount": 2, "changed": True,
+    first_hold = {**STOCK, "hold": body["hold"]}
+    assert events.body_of(invoke.http("commit_hold", **first_hold)) == {
+        **first_hold, "state": "committed", "amount": 2, "changed": True,
     }  # fmt: skip
-    problem(invoke.http("release_hold", **first), 409, "hold-settled")
+    problem(invoke.http("release_hold", **first_hold), 409, "hold-settled")
     assert events.body_of(invoke.http("hold", **STOCK, amount=2, ttl_s=900)) == body | {"state": "committed"}
-    second = {**STOCK, "hold": events.body_of(invoke.http("hold", **STOCK, idempotency_key="another"))["hold"]}
+    second_hold = {**STOCK, "hold": events.body_of(invoke.http("hold", **STOCK, idempotency_key="another"))["hold"]}
     assert stored_quantity(store) == 6
-    assert events.body_of(invoke.http("release_hold", **second))["state"] == "released"
-    assert events.body_of(invoke.http("release_hold", **second))["changed"] is False
-    problem(invoke.http("commit_hold", **second), 409, "hold-settled")
-    problem(invoke.http("release_hold", counter="stock", id="cup", hold=second["hold"]), 404, "not-found")
+    assert events.body_of(invoke.http("release_hold", **second_hold))["state"] == "released"
+    assert events.body_of(invoke.http("release_hold", **second_hold))["changed"] is False
+    problem(invoke.http("commit_hold", **second_hold), 409, "hold-settled")
+    problem(invoke.http("release_hold", counter="stock", id="cup", hold=second_hold["hold"]), 404, "not-found")
     assert stored_quantity(store) == 8
 
 

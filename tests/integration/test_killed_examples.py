@@ -328,7 +328,7 @@ class Gateway:
     trial: Trial
     team: tuple[str, str] = ("tokens", "team")
     request: dict[str, Any] = field(
-        default_factory=lambda: {"team": "team", "id": "r-1", "prompt": PROMPT, "max_tokens": 51}  # 50 for the prompt
+        default_factory=lambda: {"team": "team", "id": "r-1", "prompt": PROMPT, "max_tokens": 51}  # and 50 of PROMPT
     )
 
     @property
@@ -424,7 +424,7 @@ def test_an_order_whose_hold_is_voided_during_the_charge_is_not_sold(
     def charge_after_void(order: dict[str, Any]) -> bool:
         if next(is_first_charge):
             assert module.handler(order, None) == {"sold": True}
-            hold = trial.tally.hold("stock", "mug", 2, module.PAY_WITHIN_S, idempotency_key="o-1")
+            hold = trial.tally.hold("stock", "mug", 2, module.PAY_WITHIN_S, idempotency_key="o-1")  # a replay
             void_hold("stock", "mug", hold["hold"])
         return provider.charge(order)
 

@@ -110,7 +110,7 @@ def test_a_read_of_one_unit_answers_the_number_its_limit_and_what_is_left(
 
 @pytest.mark.usefixtures("midday")
 def test_the_override_of_a_limit_is_read_together_with_the_number(invoke: Invoke, store: Store, meter: Meter) -> None:
-    """If the item of this period lacks the id's override, a read takes one more request, also of many numbers."""
+    """If the item of this period lacks the id's override, a read of one or many numbers takes one more request."""
     calls: dict[str, Any] = {"counter": "calls"}
 
     def read(*ids: str) -> tuple[list[list[int]], int, float]:
@@ -208,7 +208,7 @@ def test_a_page_of_a_host_that_is_not_listed_is_refused(store: Store) -> None:
 
 
 def test_rolled_up_numbers_have_as_of(invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a watermark, `as_of` is null. With a watermark, `as_of` is the stored time less 5 s."""
+    """Without a watermark, `as_of` is null. With a watermark, `as_of` is the stored time less the clock skew, 5 s."""
 
     def as_of_of_reads() -> list[int | None]:
         monkeypatch.setattr(watermark, "_cached", None)

@@ -110,8 +110,7 @@ def test_invalid_thresholds_are_refused(notify: Any, why: str) -> None:
     assert why in str(refused.value)
 
 
-# From 5, a delta of 3 makes 5 and 8, and a delta of -3 makes 5 and 2. A counter with a debt has one limit, and
-# the debt moves this limit.
+# From 5, a delta of 3 makes 5 and 8, and a delta of -3 makes 5 and 2. A debt needs one limit, and moves this limit.
 LIMITED = Counter("x", prefix="X", sort_key="N", attribute="n", start=5, floor=0, ceiling=10)
 
 

@@ -194,16 +194,15 @@ def test_the_rollup_is_as_far_as_the_bookkeeper_if_the_rollup_has_passed_its_new
     assert lags_s(stack.snapshot())[0] == lag_s
 
 
-@pytest.mark.parametrize(("expired_minutes_ago", "lag_s"), [(5, 400), (7, 70)])  # lineage.RETENTION_MARGIN is 6 minutes
+@pytest.mark.parametrize(("expired_ago_s", "lag_s"), [(300, 400), (420, 70)])  # lineage.RETENTION_MARGIN is 360 s
 def test_the_rollup_does_not_wait_for_records_that_the_stream_has_dropped(
-    stack: Stack, expired_minutes_ago: int, lag_s: int
+    stack: Stack, expired_ago_s: int, lag_s: int
 ) -> None:
     """The stream dropped record 10. If the rollup had to read this record, no minute would be judged."""
     stack.streams.trees["counts"] = [Shard("c0"), Shard("c1", "c0")]
     stack.checkpoint("r")
     stack.checkpoint("c0", 400, consumer="rollup", sequence=9)
-    made_ago_s = lineage.STREAM_RETENTION_S + 60 * expired_minutes_ago
-    stack.checkpoint("c0", made_ago_s, consumer="bookkeeper", sequence=12, note=10)
+    stack.checkpoint("c0", lineage.STREAM_RETENTION_S + expired_ago_s, consumer="bookkeeper", sequence=12, note=10)
     stack.checkpoint("c1", 70, consumer="bookkeeper", note=0)
     assert lags_s(stack.snapshot())[0] == lag_s
 
@@ -361,10 +360,7 @@ def test_a_quiet_leaf_without_unread_records_is_passed(quiet_stack: Stack) -> No
 def test_an_unread_record_in_a_leaf_or_in_a_shard_before_the_leaf_delays_both_consumers(
     quiet_stack: Stack, parents: dict[str, str], unread: dict[str, list[list[Any]]], lag_s: int
 ) -> None:
-    """`parents`: the shard before c2, and before c9. A shard that is not listed is not read.
-
-    After five empty answers, a shard counts as read to its end.
-    """
+    """A shard that is not listed is not read. After five empty answers, a shard counts as read to its end."""
     listed_parent = [] if parents == {"c2": "c9"} else [Shard("c0")]
     later_shards = itertools.starmap(Shard, parents.items())
     quiet_stack.streams.trees["counts"] = [*listed_parent, Shard("c1", "c0"), *later_shards]
@@ -574,9 +570,8 @@ def test_as_of_is_read_once_a_second_at_most_and_is_none_before_there_is_a_water
     clock[0] += watermark.CACHE_S / 2
     assert watermark.as_of(call) == NOW_S - 60 - 60 - 5  # a minute and lineage.CLOCK_SKEW before the first sweep
     store = up_to_date_stack.store
-    # The cache has the answer of one ledger table, so another table is read, which does not exist here.
     without_ledger = replace(store, settings=store.settings._replace(ledger_table="there-is-no-such-table"))
-    with pytest.raises(Exception, match="refused"):
+    with pytest.raises(Exception, match="refused"):  # the cache has the answer of the first table only
         watermark.as_of(Call(without_ledger))
 
 

@@ -93,7 +93,7 @@ def test_a_make_dev_of_another_checkout_is_reported(
     assert run("get", "plays", "v")[2].endswith("is the `make dev` of /home/ann/tally\n")
 
 
-def test_a_command_that_counts_calls_the_functions_of_the_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tally_count_calls_the_functions_of_the_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     make_client = Mock()
     monkeypatch.setattr(service, "Tally", make_client)
     outputs = {"IncrementsFunctionArn": "arn:i", "VisitsFunctionArn": "arn:v"}

@@ -146,7 +146,6 @@ def test_a_team_number_that_no_item_has_is_not_ok(team: Team) -> None:
     assert (code, "cannot tell: post_likes 7 has no likeCount" in err) == (2, True)
     check = health.items_check(team.store, team.counters)
     assert (check.state, f"0 of {POSTS} groups have likeCount" in check.summary) == ("unknown", True)
-
     team.put("POST#7", "META", likeCount={"N": str(LIKES_EACH)})
     team.drain()
     assert health.items_check(team.store, team.counters).state == "ok"
@@ -167,7 +166,6 @@ def test_check_names_exactly_the_posts_with_a_wrong_number_and_repair_prints_a_c
     code, printed, _ = team("check post_likes --yes --json")
     drifts = {line["id"]: line["drift"] for line in map(json.loads, printed.splitlines())}
     assert (code, drifts) == (1, excesses)
-
     code, printed, err = team(f"repair post_likes 30 {SIGNED}")
     assert (code, "likeTally in shop is the team's to repair: Tally never writes it" in err) == (1, True)
     (line,) = [line for line in printed.splitlines() if line.startswith("differs")]

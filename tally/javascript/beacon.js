@@ -1,15 +1,15 @@
 // Counts the visits of the page that embeds it: <script src="https://…/client/beacon.js" async></script>.
-// docs/visits.md defines a visit. The script stores nothing, keeps nothing about the visitor, and throws nothing into
+// docs/visits.md defines a visit. The script stores nothing, keeps nothing about the visitor, and throws no error into
 // the page. The API serves it without comments and indentation.
 (() => {
   try {
     const nav = navigator;
     const script = document.currentScript;
     const visits = new URL("../visits", script.src).href;
-    // The last address, without its fragment; the first address, and its canonical address.
+    // The last checked address, the address of the page as it was loaded, and the address in its canonical link.
     let seen, first, canonical;
-    // The visit of a pushed address. It waits for 2 s, or until its page is hidden, because Turbo, PJAX and swup push the
-    // address of a link, and replace it if the server redirects.
+    // The visit of a pushed address, as the body of its request. The visit waits for 2 s, or until the page is hidden,
+    // because Turbo, PJAX and swup push the address of a link, and replace the address if the server redirects.
     let pushed, timer;
     const sendPushed = () => {
       clearTimeout(timer);
@@ -36,16 +36,16 @@
 
     const address = (at) => location.origin + at.pathname + at.search;
 
-    // Reads the canonical link of the page as it was loaded, if the link has this host. Its scheme may be wrong, because
-    // many servers do not know that a proxy in front of them ends TLS. A single-page application changes its link after the
-    // address, or never. So the link applies only to the first address.
+    // Reads the canonical link of the page as it was loaded, if the link has this host. The link's scheme may be wrong,
+    // because many servers do not know that a proxy in front of them ends TLS. A single-page application changes its
+    // link after the address changes, or never. So the link applies only to the first address.
     const readCanonical = (page) => {
       first = canonical = page;
       const link = new URL(document.head.querySelector("link[rel~=canonical]").href);
       if (link.host == location.host) canonical = address(link);
     };
 
-    // Counts a visit if the address is a new page. `how` the address changed: "load", "push", "replace", or anything else.
+    // Counts a visit if the page is new. `how`: "load", "push" or "replace" changed the address, or else anything.
     // After history.replaceState only a new path is a new page, because sites rewrite filters and campaign parameters.
     const check = (how) => {
       try {
@@ -76,7 +76,7 @@
       } catch {}
     };
 
-    // An element with the id "navigation" is not the Navigation API.
+    // Without the Navigation API, `navigation` may be an element with this id, which has no `currentEntry`.
     if ((self.navigation || 0).currentEntry)
       navigation.addEventListener("currententrychange", (event) => check(event.navigationType));
     else {
@@ -94,8 +94,8 @@
     document.addEventListener("prerenderingchange", () => check("load"));
     document.addEventListener("visibilitychange", sendPushed);
 
-    // The canonical link may follow this script, so the script waits until the head is complete. A page that redirects
-    // visitors from its head counts no visit.
+    // The canonical link may follow this script, so the script waits until the page has a body. So a page that
+    // redirects visitors from its head counts no visit.
     const begin = () => seen || (document.body && check("load"));
     begin();
     new MutationObserver(begin).observe(document.documentElement, { childList: true });

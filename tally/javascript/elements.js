@@ -1,9 +1,10 @@
-// Three elements that count and show: <tally-like>, <tally-plays>, <tally-count>. They show only numbers of Tally, and
-// beside them the changes that wait. docs/browser.md says how to use and style them. Comments have lines of their own.
+// Defines <tally-like>, <tally-plays> and <tally-count>. They show Tally's number, and beside the number the sum of the
+// changes that wait. docs/browser.md says how to use and style them. The API serves this file without comment lines.
 
+// How often a `live` element is read by default. A number that lacks a counted change is read after 1, 2, 4, … 30 s.
 const LIVE_S = 10;
 const REREAD_S_MAX = 30;
-// React, Vue and Angular assign to properties. So each attribute has a property, which sets the attribute.
+// React, Vue and Angular assign to properties. So each of these attributes has a property, which sets the attribute.
 const ATTRIBUTES = ["counter", "of", "live", "anonymous", "for", "after"];
 const STYLE = `
 :host { display: inline-flex; align-items: center; gap: var(--tally-gap, .4em) }
@@ -15,6 +16,7 @@ button { font: inherit; color: inherit; background: none; border: 1px solid; bor
 i { position: absolute; clip-path: inset(50%) }
 `;
 
+// Makes an element that CSS of the page can style as `::part(part)`.
 const make = (tag, part, ...children) => {
   const element = document.createElement(tag);
   element.setAttribute("part", part);
@@ -25,22 +27,22 @@ const make = (tag, part, ...children) => {
 const makeText = (part) => Object.assign(make("span", part), { dir: "auto" });
 
 export const define = (tally) => {
-  // A visit of Turbo, an effect of React or a second bundle calls `define` again. The elements stay, and use the new client.
+  // A visit of Turbo, an effect of React or a second bundle calls `define` again. The elements use the new client.
   const before = customElements.get("tally-count");
   if (before) return before.use(tally);
 
   const style = new CSSStyleSheet();
   style.replaceSync(STYLE);
   const shown = new Set();
-  // The last answer for each number, by `counter:id`. `moves`: the counted changes that the number lacks.
+  // The last answer for each number, by `counter:id`, and for each like, by `counter:id user`. `began`: when the read
+  // began. `moves`: the counted changes that the number lacks. `failed`: why Tally refused the last change.
   const answers = new Map();
   let waits, refreshing, frame, timer, rereadS;
 
   const answerOf = (of) => answers.get(of) ?? answers.set(of, { moves: [] }).get(of);
-  // The last answer to whether the number counts this user.
   const mine = (of, user) => answerOf(`${of} ${user}`);
   const isLiked = (of) => mine(of, tally.user()).present;
-  // Whether a button likes by the secret of the browser if no user is signed in.
+  // Returns whether a button counts this browser if no user is signed in.
   const isAnonymous = (element) => element.hasAttribute("anonymous");
   const all = (test) => [...shown].filter(test);
   const live = () => all((element) => element.hasAttribute("live"));
@@ -56,7 +58,7 @@ export const define = (tally) => {
   const names = (elements) => [...new Set(elements.map(({ number }) => number))];
 
   const amountOf = ({ present = true, amount = 1 }) => (present ? amount : -amount);
-  // The sum of the changes that wait for an answer, or that the number does not include yet.
+  // Returns the sum of the changes that wait for an answer, or that the number does not include.
   const pending = (of) => {
     const { moves } = answerOf(of);
     const last = lastLike(of);
@@ -72,7 +74,7 @@ export const define = (tally) => {
     const values = await tally.values(ofs, { fresh }).catch(() => []);
     values.forEach(({ value, as_of, error }, index) => {
       const last = answerOf(ofs[index]);
-      // The answer of a later read came first.
+      // A read that began later was answered first.
       if (last.began > began) return;
       last.error = error;
       // If a read fails, the last number stays.
@@ -89,13 +91,13 @@ export const define = (tally) => {
     const likes = await tally.mine(ofs).catch(() => []);
     likes.forEach(({ present }, index) => {
       const last = mine(ofs[index], user);
-      // A change that was counted during the read, or a later read, is newer.
+      // `last` is newer if a change was counted during this read, or if a later read was answered first.
       if (present != null && !(last.began > began)) Object.assign(last, { began, present });
     });
     render();
   };
 
-  // Reads these elements. Reads again while a number lacks a counted change, and while a live element is on the page.
+  // Reads these elements, or else all that are live or lack a counted change. Then reads again while there are such.
   const poll = async (elements) => {
     const behind = () => all(({ number }) => answerOf(number).moves.length);
     clearTimeout(timer);
@@ -107,7 +109,7 @@ export const define = (tally) => {
     if (nextS < Infinity) timer = setTimeout(poll, Math.max(1, nextS) * 1000);
   };
 
-  // All elements that a page makes at once are read with one request.
+  // Reads all elements soon, so that the elements that a page makes in one task share one request.
   const refresh = () => {
     refreshing ??= Promise.resolve().then(() => {
       refreshing = undefined;
@@ -120,7 +122,7 @@ export const define = (tally) => {
 
   const onChange = ({ detail: { entry, outcome } }) => {
     const of = `${entry.counter}:${entry.id}`;
-    // No element has shown this number.
+    // No element of this page has shown the number.
     if (!answers.has(of)) return;
     const last = answerOf(of);
     const { state, answer } = outcome ?? {};
@@ -130,9 +132,9 @@ export const define = (tally) => {
       const { present, changed = true } = answer;
       const began = performance.now();
       if (present != null) Object.assign(mine(of, entry.user), { began, present });
-      // The first answer was lost, so the like may have changed after this change counted.
+      // An earlier attempt had counted, and the like may have changed since, so the elements read the like again.
       if (present != null && outcome.replayed) readMine([of]);
-      // `at` is in the server's time, as `as_of` is. The client knows the server's time to within 2 s.
+      // `at` is in the server's time, as `as_of` is. The client may be wrong about the server's time by 2 s.
       if (changed) last.moves.push({ ...entry, began, at: Date.now() + tally.aheadMs + 2000 });
       rereadS ?? poll();
     }
@@ -174,7 +176,7 @@ export const define = (tally) => {
     }
 
     connectedCallback() {
-      // Takes what a framework assigned before the element was defined.
+      // Before the element was defined, a framework may have assigned properties, which hide the properties of Count.
       for (const name of ATTRIBUTES.filter((name) => Object.hasOwn(this, name))) {
         const value = this[name];
         delete this[name];
@@ -199,14 +201,14 @@ export const define = (tally) => {
       this.count.textContent = value?.toLocaleString() ?? "–";
       const sum = waits.toLocaleString([], { signDisplay: "always" });
       this.pending.replaceChildren(...(waits ? [sum, make("i", "", " waiting")] : []));
-      // Only an answer of Tally has a status.
+      // If a read has no answer, the status of its error is 0, and the element shows no error.
       this.status.textContent = failed || (error?.status && error.detail) || "";
     }
   }
 
   for (const name of ATTRIBUTES)
     Object.defineProperty(Count.prototype, name, {
-      // `after` is a method of every element, so the property keeps it.
+      // `after` is a method of every HTML element, so reading the property still gives the method.
       get() {
         return HTMLElement.prototype[name] ?? this.getAttribute(name);
       },
@@ -222,7 +224,7 @@ export const define = (tally) => {
       this.label.append("♥ Like");
       this.button = make("button", "button", this.label);
       this.shadowRoot.prepend(this.button);
-      // The second half of a double click is not another click.
+      // The second click of a double click does not revert the first.
       this.button.onclick = ({ detail }) => detail > 1 || this.like();
     }
 
@@ -235,7 +237,7 @@ export const define = (tally) => {
       } catch (error) {
         this.why = { user: tally.user(), text: error.message.replace("tally: ", "") };
         render();
-        // A sign-in does not help if the id is malformed.
+        // A sign-in does not help if a user is signed in, or if the id is malformed.
         if (tally.user() || error instanceof TypeError) throw error;
         this.dispatchEvent(new CustomEvent("tally-sign-in", { bubbles: true, composed: true }));
       }
@@ -251,7 +253,7 @@ export const define = (tally) => {
   }
 
   class Plays extends Count {
-    // A player has the id of `for`, or is inside of the element with this id: video.js gives the id to a box around it.
+    // A player has the id in `for`, or is inside the element with this id: video.js gives the id to a box around it.
     play(player, viewing) {
       const box = this.getAttribute("for");
       if (!this.warned && !document.getElementById(box)) {
@@ -259,24 +261,24 @@ export const define = (tally) => {
         console.warn(`tally: <tally-plays for="${box}">: the page has no such element.`);
       }
       if (!player.closest(`[id="${CSS.escape(box)}"]`) || viewing.watchedS < this.getAttribute("after")) return;
-      const first = !viewing.elements.has(this) && !viewing.numbers.has(this.number);
+      const isFirst = !viewing.elements.has(this) && !viewing.numbers.has(this.number);
       viewing.elements.add(this);
-      if (!first) return;
-      // A viewer who leaves a number for another number and returns views the first number again.
+      if (!isFirst) return;
+      // If the page shows another number for this player, and later this number again, this number counts again.
       const shownNow = names(all((element) => element.getAttribute("for") === box));
       viewing.numbers = new Set([...viewing.numbers, this.number].filter((number) => shownNow.includes(number)));
       tally.increment(...this.names);
     }
   }
 
-  // A viewing belongs to a player, because elements may be added and removed. Pauses, seeks, other addresses of the film and
-  // advertisements do not end a viewing. After the player has played to the end, a film that it has played before begins a
-  // new viewing. An advertisement is less than half as long as a film.
+  // A viewing belongs to a player, because elements may be added and removed. Pauses, seeks, other addresses of the
+  // film and advertisements do not end a viewing. If the player has reached an end, and plays a film of this viewing
+  // from its start, a new viewing begins. An advertisement is less than half as long as a film, and begins no viewing.
   const viewings = new WeakMap();
   const follow = ({ type, target }) => {
     let viewing = viewings.get(target);
     if (viewing && type === "ended") viewing.isOver = true;
-    // A player that loads another source reports 0 s, with the address of the source before.
+    // While a player loads another source, it reports 0 s, and still the address of the earlier source.
     if (type === "ended" || target.paused || target.readyState === 0) return;
     const atS = target.currentTime;
     const source = target.srcObject ?? target.currentSrc;
@@ -286,7 +288,8 @@ export const define = (tally) => {
     if (isNew) viewing = { atS, watchedS: 0, longestS: 0, films: new Set(), numbers: new Set() };
     viewings.set(target, viewing);
     if (viewing.source !== source) {
-      // An element whose number has changed waits for a new source. A film that starts at 0 s is watched from its start.
+      // An element that counted, and then got another number, counts when the player has a new source. A source that
+      // starts at 0 s is watched from its start.
       Object.assign(viewing, { source, atS, elements: new WeakSet(), watchedS: atS < 1 ? 0 : viewing.watchedS });
       viewing.films.add(film);
     }

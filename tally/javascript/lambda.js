@@ -7,7 +7,7 @@ import { KEYED, SERVED_BY } from "./requests.js";
 import { fromJson, idOf, isOfPages, tallyOf } from "./tally.js";
 
 const ATTEMPTS_MAX = 6;
-// The longest first pause. The longest pause doubles with each attempt, up to PAUSE_MS_MAX.
+// The longest first pause. For each later attempt the longest pause doubles, up to PAUSE_MS_MAX.
 const PAUSE_FIRST_MS = 200;
 const PAUSE_MS_MAX = 2000;
 
@@ -23,7 +23,7 @@ export class TallyError extends Error {
   }
 }
 
-// A database may return an amount as a BigInt, which JSON cannot write.
+// A database may return an amount as a BigInt, which JSON cannot write, so this sends the amount as a Number.
 const asNumber = (_, value) => {
   if (typeof value !== "bigint") return value;
   if (Number.isSafeInteger(Number(value))) return Number(value);
@@ -33,7 +33,7 @@ const asNumber = (_, value) => {
 const mapEach = (value, encode) => (Array.isArray(value) ? value.map(encode) : value && encode(value));
 // `target` is COUNTER/ID, or the name of an operation on many counters.
 const encodedTarget = (target) => String(target).replace(/(?<=^[^/]*\/).*/s, idOf);
-// Returns the fields with their ids encoded, as the Python client does. The functions refuse an id that is not text.
+// Returns the fields with their ids encoded, as the Python client does. An id becomes text: functions refuse numbers.
 const withEncodedIds = ({ id, of, target, changes, ...rest }) => ({
   ...rest,
   id: isOfPages(rest.counter) ? id : idOf(id),
@@ -75,7 +75,7 @@ export class TallyFunctions {
       if (response.FunctionError) throw unreachable("The function failed. Send the request again.");
       answer = fromJson(new TextDecoder().decode(response.Payload));
     } catch (error) {
-      // If Lambda itself refuses the call, or there are no credentials, the SDK's error goes to the caller.
+      // If Lambda refuses the call, or there are no credentials, no retry helps, so the caller gets the SDK's error.
       const status = error.$metadata?.httpStatusCode;
       const refused = (status >= 400 && status < 500 && status !== 429) || error.name === "CredentialsProviderError";
       if (refused || error instanceof TallyError) throw error;

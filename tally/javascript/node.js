@@ -30,10 +30,10 @@ const read = (path) => {
 };
 
 export const folder = (givenPath) => {
-  // A service may change its working directory later. Throws at once if `givenPath` is not text.
+  // A service may change its working directory later, so the path is made absolute. Throws if `givenPath` is not text.
   const path = resolve(givenPath);
   mkdirSync(path, { recursive: true });
-  // A name may be longer than a file name. The first line of a file is the name of its item, the rest is the text.
+  // A file is named by a hash, because names may be too long. Its first line is the item's name, the rest is the text.
   const fileOf = (name) => join(path, createHash("sha256").update(name).digest("hex"));
   let files = [];
   // The first line of a file never changes, so it is read once.

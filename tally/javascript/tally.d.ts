@@ -14,8 +14,8 @@ export interface Options {
   api?: string;
   /** Returns the `sub` of the user who is signed in; nothing, or an exception, if no user is signed in. */
   user?: () => string | number | bigint | null | undefined;
-  /** Returns a token of that user. `fresh`: the last token was refused (401). If a token takes longer than 35 s, the
-   * changes wait (`no-token`), and the client asks again. */
+  /** Returns a token of the user who is signed in. `fresh`: the API refused the last token (401). If this takes longer than
+   * 35 s, the changes wait (`no-token`), and the client asks again. */
   token?: (fresh: boolean) => string | null | undefined | Promise<string | null | undefined>;
   /** Where changes wait. Default: `localStorage`; in Node, the memory. The module `node.js` stores changes in a folder. */
   storage?: Store;
@@ -33,7 +33,7 @@ export declare const tallyOf: (name: string) => string;
 /** Parses JSON. A whole number beyond 2^53 becomes a BigInt. */
 export declare const fromJson: (text: string) => unknown;
 
-/** Returns whether a counter counts pages, whose addresses Tally normalises. */
+/** Returns whether the ids of a counter are addresses of pages, which Tally normalises. */
 export declare const isOfPages: (counter: string) => boolean;
 
 /** A change that waits for Tally's answer. */
@@ -55,7 +55,7 @@ export interface Entry {
   readonly sent: number;
   /** How often the change was sent. */
   readonly tries: number;
-  /** Why the change still waits, as far as this page knows; absent: it is being sent, or is sent soon. */
+  /** Why the change still waits, as far as this page knows; absent: the client is sending it, or sends it soon. */
   readonly why?: Why;
   /** The HTTP status of the last answer; absent: no answer. */
   readonly status?: number;
@@ -65,12 +65,12 @@ export interface Entry {
  *
  * `unanswered`: Tally did not answer; the client sends the change again. Also: the change was sent long ago, and
  * `GET /health` does not say how long receipts of the counter live. The receipt may have expired, so another send could
- * count twice. The client only asks for the receipt again.
- * `offline`: the browser is offline; the client tries seldom.
+ * count twice, and the client only asks for the receipt again.
+ * `offline`: the browser is offline; the client checks the network in pauses of up to 30 s.
  * `denied`: a server in front of Tally refused the change, as the gateway does with 401 or 403 without a token or a scope.
  * The client sends the change again on another page, after `retry()`, when the browser comes online, or with another token.
  * `signed-out`: the user of the change is not signed in. `no-token`: `token` does not return a token of this user.
- * `earlier`: an earlier change of the same like is not answered. `storage`: the storage cannot record that the change is sent.
+ * `earlier`: an earlier change of the same like has no answer. `storage`: the storage cannot record an attempt.
  */
 export type Why = "unanswered" | "offline" | "denied" | "signed-out" | "no-token" | "earlier" | "storage";
 
@@ -87,8 +87,8 @@ export interface Problem {
  *
  * `counted`: Tally counted the change; `replayed`: an earlier attempt had counted. `answer`: the answer of the API.
  * `refused`: Tally refused the change, for the reason in `answer`. The change did not count, and is not sent again.
- * `superseded`: a like that was never sent, because the user changed their mind.
- * `doubt`: no answer came, and the receipt may have expired. Nobody knows whether the change counted.
+ * `superseded`: the change of a like did not count, because a later change replaced it, or the storage lost it.
+ * `doubt`: the change was sent and has no answer, and its receipt may have expired. Nobody knows whether it counted.
  * `forgotten`: `forget()` removed the change.
  * `denied`: the change still waits, as `Why` says. The event `change` reports its outcome later.
  */
@@ -115,31 +115,31 @@ export type Value =
     }
   | { readonly counter: string; readonly id: string; readonly error: Problem };
 
-/** Whether a user, or this browser, is counted, or why that cannot be read. `child`: the user; absent: this browser. */
+/** Whether a like counts a user or this browser, or why this cannot be read. `child`: the user; absent: this browser. */
 export type Mine =
   | { readonly counter: string; readonly id: string; readonly child?: string; readonly present: boolean }
   | { readonly counter: string; readonly id: string; readonly error: Problem };
 
-/** The event `change`, for the changes of every tab of the origin. A change was made, was sent by another tab, was not
- * settled by an attempt (`why` says why), or has ended. Only a change that has ended has an `outcome`. */
+/** The event `change`, for the changes of every tab of the origin. A caller made a change, another tab sent it, an attempt
+ * did not settle it (`why` says why), or it has ended. Only a change that has ended has an `outcome`. */
 export type ChangeEvent = CustomEvent<{ readonly entry: Entry; readonly outcome?: Outcome }>;
 
-/** The client. Make one for each page, or for each process. It also sends the changes that earlier clients left. Clients
- * of one page share the changes that wait, as tabs do. */
+/** The client. Make one for each page, or for each process. The client also sends the changes that closed pages left in
+ * the storage. Clients of one page share the changes that wait, as tabs do. */
 export class Tally extends EventTarget {
   /** Throws TypeError if `api` is not an http or https address. */
   constructor(options?: Options);
   /** The address of the API, without a slash at the end. */
   readonly api: string;
 
-  /** Moves a counter. The change is stored before this returns, and the promise resolves when Tally has answered.
+  /** Adds to a number. The change is stored before this returns. The promise resolves with the outcome.
    *
-   * `amount`: by how much; leave it out for a counter with a fixed step. `key`: your own name for the event, such as the
-   * id of a playback; the same key counts once, from any number of tabs and processes. The key of an anonymous change
-   * needs at least 22 characters. If a change with the same key and another amount waits, the outcome is `refused` at
-   * once, as Tally would answer. `signed`: send the user's token, for a counter that is not public. Ids, keys and amounts
-   * may be whole numbers and BigInts. Throws TypeError for a malformed counter, id, key or amount, and for a user with a
-   * lone surrogate. Throws Error if the change is `signed` and no user is signed in.
+   * `amount`: by how much; leave it out for a counter with a fixed step. `key`: your own name for the change, such as the
+   * id of a playback; the same key counts once, from any number of tabs and processes. The key of a change that is not
+   * `signed` needs at least 22 characters. If a change with the same key and another amount waits, the outcome is
+   * `refused` at once, as Tally would answer. `signed`: send the user's token, for a counter that is not public. Ids, keys
+   * and amounts may be whole numbers and BigInts. Throws TypeError for a malformed counter, id, key or amount, and for a
+   * user with a lone surrogate. Throws Error if the change is `signed` and no user is signed in.
    */
   increment(
     counter: string,
@@ -150,12 +150,12 @@ export class Tally extends EventTarget {
   /** Puts a like, or deletes it (`present` false). The last call wins. Throws as `increment` does.
    *
    * `anonymous`: if no user is signed in, count this browser, by a secret in its storage. A user who signs in takes over
-   * the browser's likes: the client first puts the user's like, then deletes the browser's. Throws Error if no user is
-   * signed in, and `anonymous` is not true or the storage does not keep the secret.
+   * the browser's likes: the client first puts the user's like, then deletes the browser's like. Throws Error if no user
+   * is signed in, and `anonymous` is not true or the storage does not keep the secret.
    */
   like(counter: string, id: Id, present?: boolean, options?: { anonymous?: boolean }): Promise<Outcome>;
 
-  /** Returns `counter:id` with the id as Tally spells it in answers and entries. */
+  /** Returns `counter:id`, with the id as answers and entries have it. */
   of(counter: string, id: Id): string;
 
   /** Reads public numbers, such as `plays:9f3a`, and returns them in the same order. A number may be as old as its
@@ -167,10 +167,10 @@ export class Tally extends EventTarget {
    * `values` does, and if no user is signed in and this browser has no likes. */
   mine(names: readonly string[]): Promise<Mine[]>;
 
-  /** The changes that wait, also those of other tabs, in the order in which they were made. `why` says why. */
+  /** Returns the changes that wait, also the changes of other tabs, in the order in which they were made. */
   waiting(): Entry[];
 
-  /** Sends at once the changes that wait for an attempt or are denied, as the client does when the browser comes online. */
+  /** Sends waiting changes at once, also denied changes, as the client does when the browser comes online. */
   retry(): void;
 
   /** Removes the changes of a user that still wait, for a sign-out on a shared machine. */

@@ -1,29 +1,30 @@
 // Counts each change exactly once, from the button to the number. tally.d.ts describes the calls, docs/browser.md the
-// guarantees. Comments have lines of their own: the API serves this file without them.
+// guarantees. Comments have lines of their own, because the API serves this file without comment lines.
 
-// The client ignores a later answer. API Gateway stops waiting after 30 s.
+// How long the client waits for an answer or a token: longer than API Gateway, which answers within 30 s.
 const TIMEOUT_MS = 35e3;
-// If the lock is not granted in this time, the client works without a lock for LOCKLESS_TURNS turns, because a page in
-// the background may hold the lock for ever. If an answer takes longer, the next changes do not wait for the answer.
+// If the lock is not granted in this time, the client sends this batch and LOCKLESS_TURNS more batches without a lock,
+// because a page in the background may hold the lock for ever. A batch that takes longer does not delay the next batch.
 const LOCK_MS = 5e3;
 const LOCKLESS_TURNS = 20;
-// The longest pause between retries, or RETRY_AFTER_MS_MAX if the server asks for more.
+// The longest pause between retries. If the server's retry-after is longer, the longest pause is RETRY_AFTER_MS_MAX.
 const PAUSE_MS_MAX = 30e3;
 const RETRY_AFTER_MS_MAX = 300e3;
 // The first and the longest time between two checks whether a user has signed in.
 const CHECK_MS = 30e3;
 const CHECK_MS_MAX = 3600e3;
+// How many changes one batch has. The client sends them at the same time.
 const OPEN_REQUESTS_MAX = 4;
-// A read asks for at most 100 tallies or receipts. The API accepts 10 KB of address and headers, with the token.
+// A read asks for up to 100 tallies or receipts. The API takes 10 KB of address and headers, 4 KB for the token.
 const QUERIES_MAX = 100;
 const QUERY_BYTES_MAX = 6000;
-// If a change was first sent longer ago, the client asks for its receipt first. A receipt lives for a day or more.
+// If a change was first sent more than this time ago, the client asks for its receipt before it sends the change again.
 const ASK_AFTER_MS = 3600e3;
-// The client ignores the last hour of a receipt, because requests take time and clocks may be set.
+// Requests take time and clocks may be set, so the client does not resend a change in its receipt's last hour.
 const MARGIN_MS = 3600e3;
-// A Date has whole seconds, so a change that was just sent may seem to be in the future.
+// A server's Date has whole seconds. So by the server's time, a change may seem to be sent in the future.
 const FUTURE_MS = 60e3;
-// A machine sleeps for at most a year. If the clock moved further, somebody set it.
+// A machine sleeps for at most this time. If its clock went forward by more, somebody set the clock.
 const SLEEP_MS_MAX = 365 * 86400e3;
 // `make generate` writes this line from the server's patterns.
 const PATTERNS = { counter: /^(?=.{1,255}$)[a-z][a-z0-9_-]{0,31}$/, id: /^(?=.{1,256}$)(\.{3,}|\.*[A-Za-z0-9_:~@-][A-Za-z0-9._:~@-]*)$/, key: /^(?=.{1,255}$)[!#-+\--~][!-+\--~]*$/, anonymousKey: /^(?=.{22,255}$)[!#-+\--~][!-+\--~]*$/, amountMax: 1000000000000000 };
@@ -38,26 +39,28 @@ const KEY_REUSED = {
   answer: { type: `${PROBLEM}key-reused`, title: "Key reused", status: 422, detail: "This key was used for another change." },
 };
 
-// The clients of this page, by their storage. A browser sends the event `storage` only to other pages.
+// The listeners of this page's clients, by their storage. A browser sends the event `storage` only to other pages.
 const LISTENERS = (globalThis[Symbol.for("tally")] ??= new WeakMap());
 
-// Node has a clock that cannot be set, and that runs while the machine sleeps. A browser has no such clock.
+// Node's monotonic clock runs while the machine sleeps. The monotonic clock of a browser may stop.
 const nodeOs = () => !globalThis.document && globalThis.process?.getBuiltinModule?.("os");
 const monotonicMs = () => (nodeOs() ? nodeOs().uptime() * 1000 : performance.now());
 
-const pauseMs = (tries) => Math.min(PAUSE_MS_MAX, 500 * 2 ** tries) * (0.5 + Math.random() / 2);
+const pauseMs = (fails) => Math.min(PAUSE_MS_MAX, 500 * 2 ** fails) * (0.5 + Math.random() / 2);
 const newKey = () => crypto.getRandomValues(new Uint8Array(16)).join("-");
-const isLike = ({ present }) => present != null; // A like is put or deleted. Other changes are increments.
-const isAnonymous = ({ present, user }) => present != null && !user;
+// A like is put or deleted: `present` is true or false. Other changes are increments.
+const isLike = ({ present }) => present != null;
+const isAnonymousLike = ({ present, user }) => present != null && !user;
 const operation = ({ present, user }) =>
   present == null ? "increment" : `${present ? "put" : "delete"}_${user ? "mine" : "anonymous"}`;
 const query = (fields) => new URLSearchParams(fields).toString();
+// Returns what `read` returns; undefined if it throws.
 const orUndefined = (read) => {
   try {
     return read();
   } catch {}
 };
-// A whole number beyond 2^53 is a BigInt. The JSON text marks it, also in the storage.
+// A whole number beyond 2^53 is a BigInt. JSON.parse and the storage get a string that begins with NUL in its place.
 const TOKENS = /"(?:[^"\\]|\\.)*"|-?\d[\d.e+-]*/gi;
 const markBigInt = (token) => (/^-?\d{16,}$/.test(token) && !Number.isSafeInteger(+token) ? `"\\u0000${token}"` : token);
 export const fromJson = (text) =>
@@ -67,7 +70,7 @@ export const fromJson = (text) =>
 const toJson = (value) => JSON.stringify(value, (_, member) => (typeof member === "bigint" ? `\0${member}` : member));
 const parsed = (text) => orUndefined(() => fromJson(text));
 
-// Databases give ids and amounts as numbers and as BigInts.
+// Returns a whole number as text, because databases give ids as numbers and BigInts. Returns other values unchanged.
 const textOf = (value) => (typeof value === "bigint" || Number.isSafeInteger(value) ? String(value) : value);
 const checked = (kind, value, pattern) => {
   const text = textOf(value);
@@ -75,7 +78,7 @@ const checked = (kind, value, pattern) => {
   throw new TypeError(`tally: ${String(value)} is not a valid ${kind}`);
 };
 // Returns the id of a path, an address or any text, as `id_of` in tally/ids.py does: `/posts/x/` becomes
-// `~2Fposts~2Fx~2F`. An id stays as it is.
+// `~2Fposts~2Fx~2F`. An id stays as it is, and so does what can never be an id: `checked` refuses it.
 const ENCODED = /(%([89a-f][\da-f]|2[02]|3[ce]|5e|60|7[bd]))+/gi;
 export const idOf = (name) => {
   const text = textOf(name);
@@ -84,7 +87,7 @@ export const idOf = (name) => {
   const code = (sign) => `~${sign.charCodeAt().toString(16).toUpperCase()}`;
   return encodeURIComponent(plain).replace(/[!'()*~]/g, code).replace(/%3A/g, ":").replace(/%40/g, "@").replaceAll("%", "~");
 };
-// Tally normalises the addresses of these counters' pages, so the client sends them unchanged.
+// The ids of these counters are addresses of pages. Tally normalises them, so the client sends an address unchanged.
 export const isOfPages = (counter) => /^((bot_)?visits|page_visitors)$/.test(counter);
 export const tallyOf = (of) => {
   const [counter, id] = String(of).split(/:(.*)/s);
@@ -101,19 +104,20 @@ const subject = (token) => {
   return textOf(JSON.parse(new TextDecoder().decode(Uint8Array.from(bytes, (byte) => byte.charCodeAt(0)))).sub);
 };
 
-// Rejects if the promise takes too long.
+// Returns the promise, which also rejects if it takes longer than TIMEOUT_MS.
 const withTimeout = (promise) => {
   let timer;
   const timeout = new Promise((_, fail) => (timer = setTimeout(() => fail(new Error("tally: no answer in time")), TIMEOUT_MS)));
   return Promise.race([promise, timeout]).finally(() => clearTimeout(timer));
 };
 
-// The kind of an answer, from Tally or another server. Only an answer of Tally settles a change.
+// Returns the kind of an answer. "answer": success, perhaps of another server. "failed": an error of this request only.
+// "busy": the server cannot answer now. "refusal": Tally refuses the request. DENIED: another server refuses it.
 const kindOf = ({ status, body }) => {
   if (status < 300 && body instanceof Object) return "answer";
   if (status === 500) return "failed";
   if (status < 400 || status > 500 || [408, 425, 429].includes(status)) return "busy";
-  // `String` throws for some values of other servers.
+  // `String` would throw for some values that other servers send.
   return status !== 401 && JSON.stringify(body?.type)?.startsWith(`"${PROBLEM}`) ? "refusal" : DENIED;
 };
 
@@ -123,33 +127,36 @@ const unreadable = (of, { message }) => {
   return { counter, id: of.slice(counter.length + 1), error };
 };
 
-// Splits a list into parts that each fit into an address.
+// Splits a list of query texts into parts. Each part fits into the address of one request.
 const intoParts = (queries) => {
   const parts = [];
   let bytes = Infinity;
-  for (const part of queries) {
-    bytes += part.length + 1;
+  for (const text of queries) {
+    bytes += text.length + 1;
     if (bytes > QUERY_BYTES_MAX || parts.at(-1).length === QUERIES_MAX) {
       parts.push([]);
-      bytes = part.length;
+      bytes = text.length;
     }
-    parts.at(-1).push(part);
+    parts.at(-1).push(text);
   }
   return parts;
 };
 
 export class Tally extends EventTarget {
-  // The changes that wait, by their name in the storage: { name, entry, stored }. Only this page knows the other fields:
-  // `promise` and `done` if a caller of this page made the change, `why` it waits, the last `status`, `timer` while it
-  // pauses, `busy` while it is sent, `began` when this page first sent it, `cleared` if the storage lost it, `wasGone` if
-  // it was denied after its item had gone, `token` if this token was denied, `asksAlone` if its receipt is read alone,
-  // `fails`, and its `outcome`.
+  // The changes that wait, by the name of their item in the storage. `entry`: what the item has. `stored`: there is an
+  // item. `promise` and `done`: what a caller of this page waits for, and its resolve function. `why`, `status`: as in
+  // tally.d.ts. `fails`: how many attempts failed. `timer`: the change pauses. `busy`: a request is open. `began`: when
+  // this page first sent the change, by two clocks. `cleared`: the storage lost the item. `isUnreadable`: the storage
+  // cannot be read. `wasGone`: the item had gone when the change was denied. `token`: the denied token. `asksAlone`:
+  // its receipt is asked for alone.
   #states = new Map();
-  // Anonymous changes wait for no user and no token, so they have a lane of their own. A lane sends the changes that are
-  // `ready` before it reads the storage again. `fails`: pauses since the last success. `slow`: batches that still wait after
-  // LOCK_MS. `checks`: how often the client looked for a sign-in. `fresh`: the last token was refused.
+  // Two queues, because anonymous changes wait for no user and no token. A lane sends its `ready` changes before it
+  // looks for other changes. `fails`: pauses since the last success. `slow`: batches without an answer after LOCK_MS.
+  // `checks`: how often the client looked for a sign-in. `fresh`: the last token was refused. `reached`: /health
+  // answered, although the browser says that it is offline.
   #anonymousLane = { ready: [], fails: 0, slow: 0 };
   #userLane = { ready: [], fails: 0, slow: 0, checks: 0 };
+  // How many batches are still sent without a lock.
   #lockless = 0;
   #isAdopting = false;
   #adoptTimer;
@@ -157,12 +164,12 @@ export class Tally extends EventTarget {
   #listener = (event) => this.#onStorage(event);
   #warned = new Set();
 
-  // Not `new URL(…, import.meta.url)`: bundlers copy such a file.
+  // `api` is not `new URL(…, import.meta.url)`, because a bundler would take that for a file to copy.
   constructor({ api = import.meta.url.replace(/[^/]*\/[^/]*$/, ""), user = () => {}, token = () => {}, storage } = {}) {
     super();
     if (!/^https?:/.test(api)) throw new TypeError(`tally: api must be an address, not ${api}`);
     this.api = api.replace(/\/+$/, "");
-    // If `user` throws, no user is signed in. A promise is not awaited, but in Node a rejected promise would end the process.
+    // If `user` throws or returns a promise, no user is signed in. An uncaught rejection would end a Node process.
     this.user = () =>
       orUndefined(() => {
         const sub = user();
@@ -170,22 +177,24 @@ export class Tally extends EventTarget {
         return sub && typeof textOf(sub) === "string" ? textOf(sub) : undefined;
       });
     this.token = token;
+    // The names of stored changes begin with `prefix`. The item `prefix` itself has `aheadMs`.
     this.prefix = `tally1 ${this.api} `;
-    // The name of this browser's secret. Items with this prefix are its anonymous likes, and FORGET_NOTE while `forget()`
-    // deletes them.
+    // The name of the item with this browser's secret. The names of notes begin with `secretName`. A note is either an
+    // anonymous like, `counter id`, with the time of the like, or FORGET_NOTE while `forget()` deletes these likes.
     this.secretName = `tally1-own ${this.api} `;
     this.storage = storage ?? orUndefined(() => document && localStorage);
+    // How far the server's clock is ahead of this machine's clock.
     this.aheadMs = 0;
     if (this.storage) LISTENERS.set(this.storage, [...(LISTENERS.get(this.storage) ?? []), this.#listener]);
     globalThis.addEventListener?.("storage", this.#listener);
     globalThis.addEventListener?.("online", () => this.retry());
-    // The event also comes when a prerendered page or a page of the back/forward cache is shown. A page that is left does
-    // not ask for the lock, because the browser would keep the page alive.
+    // The event also comes when a prerendered page or a page of the back/forward cache is shown. A hidden page does not
+    // ask for the lock, because the browser would keep the page alive after the visitor has left.
     globalThis.document?.addEventListener("visibilitychange", () => document.hidden || this.#wake());
     this.#wake();
   }
 
-  // Elements of another version call this, too.
+  // An elements.js of another version calls this, too.
   of(counter, id) {
     return tallyOf(`${counter}:${textOf(id) ?? ""}`);
   }
@@ -249,7 +258,7 @@ export class Tally extends EventTarget {
     return (this.#userLane.user = checked("user", user, /^\P{Cs}*$/u));
   }
 
-  // The secret of this browser; null: there is no secret; undefined: the storage cannot be read.
+  // Returns this browser's secret; null: no secret; undefined: the storage is unreadable. `make`: make one.
   #secret(make) {
     return orUndefined(() => {
       const kept = () => this.storage.getItem(this.secretName);
@@ -274,7 +283,7 @@ export class Tally extends EventTarget {
     orUndefined(() => (value ? this.storage.setItem(this.secretName + name, value) : this.storage.removeItem(this.secretName + name)));
   }
 
-  // The anonymous likes of this browser, by its storage.
+  // Returns [counter, id] of each anonymous like that the storage has.
   #storedLikes() {
     const things = this.#itemNames(this.secretName).map((name) => name.slice(this.secretName.length).split(" "));
     return things.filter(([counter, id]) => id && PATTERNS.counter.test(counter) && PATTERNS.id.test(id));
@@ -284,8 +293,8 @@ export class Tally extends EventTarget {
     return this.#read("/anonymous", of, "anonymous", { headers: { "tally-secret": this.#secret() } });
   }
 
-  // A user who signs in takes over the browser's likes. The user's like is put first. When it counts, #storeLike deletes the
-  // browser's like. So the number is never one too low, and if the page closes in between, the next page continues.
+  // For each like of the browser, puts a like of the user who signed in. When the user's like has counted, #storeLike
+  // deletes the browser's like. So the number is never one too low. If the page closes, the next page continues.
   async #adopt() {
     const liked = this.#storedLikes();
     if (this.#isAdopting || !liked.length || !this.#secret() || !this.user() || this.#readNote(FORGET_NOTE)) return;
@@ -309,10 +318,10 @@ export class Tally extends EventTarget {
     if (isIncomplete) this.#adoptTimer = setTimeout(() => this.#adopt(), PAUSE_MS_MAX);
   }
 
-  // Deletes the anonymous likes of this browser; without likes it deletes the secret.
+  // Deletes the anonymous likes of this browser. If the browser has no like, deletes the secret.
   #deleteAnonymous() {
     const likes = new Map(this.#storedLikes().map(([counter, id]) => [`${counter} ${id}`, true]));
-    const waits = [...this.#states.values()].filter(({ entry, outcome }) => !outcome && isAnonymous(entry));
+    const waits = [...this.#states.values()].filter(({ entry, outcome }) => !outcome && isAnonymousLike(entry));
     waits.sort((one, other) => one.entry.at - other.entry.at);
     for (const { entry } of waits) likes.set(`${entry.counter} ${entry.id}`, entry.present);
     if (!likes.size) for (const name of ["", FORGET_NOTE]) this.#writeNote(name);
@@ -320,25 +329,25 @@ export class Tally extends EventTarget {
     return Promise.all(things.map(([counter, id]) => this.#add({ counter, id, present: false, key: newKey() })));
   }
 
-  // Stores an anonymous like when its change has ended.
+  // Updates a like's note after the like's change has ended. If a user's change counted, deletes the browser's like.
   #storeLike({ user, counter, id, present, at }, { state }) {
     const thing = `${counter} ${id}`;
     const counted = state === "counted";
-    // A frozen page receives the outcome of an earlier change late.
+    // A frozen page receives an outcome late, so the note may be of a later change.
     if (user ? !this.#readNote(thing) : this.#likedAt(thing) > at) return;
     if (user && counted) this.#add({ counter, id, present: false, key: newKey() });
     else if (user || !present) (counted || state === "refused") && this.#writeNote(thing);
     else if (counted || state === "doubt") this.#writeNote(thing, at);
   }
 
-  // Stores a change before it is sent, in the task of the click.
+  // Stores a change before this call returns, so the change is not lost if the page closes.
   #add(change) {
     const counter = checked("counter or id", change.counter, PATTERNS.counter);
     const id = checked("counter or id", idOf(change.id), PATTERNS.id);
     const entry = { ...change, counter, id, at: this.#now(), sent: 0, tries: 0 };
     const name = this.#name(entry);
     if (isLike(entry)) entry.at = Math.max(entry.at, this.#lastAt(entry) + 1, 1 + this.#likedAt(`${counter} ${id}`));
-    // A change with the same key may wait, and may have been sent.
+    // If a change with the same key waits, the caller gets the outcome of this change.
     const waiting = this.#states.get(name) ?? this.#track(name, this.#load(name));
     const state = waiting ?? { name, entry };
     if (state.outcome) return Promise.resolve(state.outcome);
@@ -347,7 +356,7 @@ export class Tally extends EventTarget {
     const { amount } = state.entry;
     if (amount !== entry.amount) {
       if (amount !== undefined && entry.amount !== undefined) return Promise.resolve(KEY_REUSED);
-      // Only Tally knows whether this amount is the counter's own step.
+      // One of the two changes has the counter's own step, which only Tally knows. So Tally compares the amounts.
       return state.promise.then((outcome) => (outcome.state === DENIED ? outcome : this.#add(change)));
     }
     if (!waiting) {
@@ -359,7 +368,7 @@ export class Tally extends EventTarget {
     return state.promise;
   }
 
-  // Returns when the last change of a like was made. A new change gets a later time, even if the clock was set back.
+  // Returns when a like's last waiting change was made, or 0. A new change is later, even if the clock was set back.
   #lastAt(entry) {
     const things = this.#name({ ...entry, key: "" });
     const names = [...this.#changeNames(), ...this.#states.keys()].filter((name) => name.startsWith(things));
@@ -385,7 +394,7 @@ export class Tally extends EventTarget {
     return true;
   }
 
-  // Returns false if the storage keeps an old state. A change that the storage refuses lives in the memory of the page.
+  // Returns false if the storage keeps an older entry of the change. A change without an item is in the page's memory.
   #store(state) {
     const set = () => !!orUndefined(() => this.#setItem(state.name, toJson(state.entry)));
     if (set()) return (state.stored = true);
@@ -426,13 +435,13 @@ export class Tally extends EventTarget {
     return { ...entry, user: orUndefined(() => decodeURIComponent(user)) || undefined, counter, id, key };
   }
 
-  // Returns the state of a stored entry; undefined without an entry.
+  // Makes or updates the state of a stored entry, and returns the state; undefined without an entry.
   #track(name, entry) {
     if (!entry) return;
     const state = this.#states.get(name) ?? { name, stored: true };
     state.entry = entry;
     this.#states.set(name, state);
-    // The tab that wrote the outcome closed before it removed the entry.
+    // The tab that settled the change removes the item after this write, or closed before.
     if (entry.outcome) this.#settle(state, entry.outcome);
     return state;
   }
@@ -444,7 +453,7 @@ export class Tally extends EventTarget {
     for (const name of names) this.#states.has(name) || this.#track(name, this.#load(name));
   }
 
-  // Takes the stored time difference of the server, from an earlier answer to any tab.
+  // Takes `aheadMs` from the storage, where the tab that got an answer stored it.
   #setClock(value) {
     const aheadMs = parsed(value ?? "");
     if (!Number.isFinite(aheadMs)) return;
@@ -452,7 +461,7 @@ export class Tally extends EventTarget {
     this.aheadMs = aheadMs;
   }
 
-  // Another tab has stored a change or its outcome. Without a name, the storage was cleared.
+  // Handles another client's write. `key` is null if the storage was cleared, `newValue` if the item was removed.
   #onStorage({ key, newValue }) {
     if (!key) return this.#wake();
     if (key === this.prefix) return this.#setClock(newValue);
@@ -461,7 +470,8 @@ export class Tally extends EventTarget {
     const entry = newValue && this.#parseEntry(key, newValue);
     if (entry?.outcome) state && this.#track(key, entry);
     else if (entry) {
-      // If the change has ended, this event is late, or another tab sends the change once more.
+      // If a known change has ended, the event is late, or another tab sends the change once more. A change that this
+      // page does not know, and that another tab has sent or removed, is left to the other tab.
       if (state ? state.outcome : entry.sent || !this.#load(key)) return;
       this.#report(this.#track(key, entry));
       if (!entry.sent) this.#run(this.#lane(entry));
@@ -485,13 +495,13 @@ export class Tally extends EventTarget {
     clearTimeout(state.timer);
     const { name, entry, stored } = state;
     if (isLike(entry) && !entry.outcome) this.#storeLike(entry, outcome);
-    // Other tabs learn the outcome from this write. A removal has no outcome.
+    // Other tabs learn the outcome from this write, because the event of a removal has no outcome.
     if (stored && !entry.outcome) orUndefined(() => this.#setItem(name, toJson({ ...entry, outcome })));
     // If the item cannot be removed, its state stays, so this page does not send the change again.
     if (!stored || orUndefined(() => (this.storage.removeItem(name), true))) this.#states.delete(name);
     state.done?.(outcome);
     this.#report(state);
-    if (!isAnonymous(entry)) return;
+    if (!isAnonymousLike(entry)) return;
     if (entry.present) this.#adopt();
     else if (this.#readNote(FORGET_NOTE) && !this.#storedLikes().length) this.#deleteAnonymous();
   }
@@ -524,11 +534,11 @@ export class Tally extends EventTarget {
     lane.running = false;
   }
 
-  // Calls `user` and `token` of the page outside of the lock, and waits a limited time for them. Returns whether there may
-  // be more to send.
+  // Sends one batch of the lane. Calls the page's `user` and `token` outside of the lock, because `token` may hang.
+  // Returns whether there may be more to send.
   async #turn(lane) {
     if (lane.paused || globalThis.document?.prerendering || !this.#hasWork(lane)) return false;
-    // `onLine` may be wrong. So the client asks for /health first, because a change without an answer would be in doubt.
+    // `onLine` may be wrong, so after a pause the client asks for /health. A change that is sent now may end in doubt.
     if (globalThis.navigator?.onLine === false && !lane.reached) {
       lane.reached = lane.why === "offline" && !!(await this.#fetch("/health").catch(() => false));
       if (!lane.reached) return this.#pause(lane, "offline");
@@ -563,7 +573,7 @@ export class Tally extends EventTarget {
     lane.checkTimer.unref?.();
   }
 
-  // One tab sends at a time. A second sender would only cost requests.
+  // Calls `run` under the lock, so that one tab sends at a time. A second sender would only cost requests.
   async #withLock(name, run) {
     const locks = globalThis.navigator?.locks;
     let ran;
@@ -574,7 +584,7 @@ export class Tally extends EventTarget {
         clearTimeout(timer);
         return (ran = run());
       };
-      // A sandboxed page may not use locks.
+      // The request fails after LOCK_MS, or at once in a sandboxed page, which may not use locks.
       await locks.request(name, { signal: cut.signal }, begin).catch(() => (this.#lockless = LOCKLESS_TURNS));
       clearTimeout(timer);
     }
@@ -603,7 +613,7 @@ export class Tally extends EventTarget {
       else if (!lane.paused) Object.assign(lane, { fails: 0, checks: 0, why: undefined });
       if (late) this.#run(lane);
     });
-    // A slow answer delays only its own change.
+    // After LOCK_MS the lane sends its next batch, so a slow answer delays only its own change.
     let timer;
     const slow = new Promise((done) => (timer = setTimeout(() => done((lane.slow += late = 1)), LOCK_MS)));
     await Promise.race([ended, slow]);
@@ -616,7 +626,8 @@ export class Tally extends EventTarget {
     return !outcome && !timer && !busy;
   }
 
-  // Returns the changes to send now. A like sends its oldest change first, and skips earlier changes that were never sent.
+  // Returns the changes of a user to send now. Of the changes of one like this is the oldest that may have been sent,
+  // or else the newest. Older changes of this like that were never sent are superseded.
   #changesToSend(user) {
     const heads = new Map();
     for (const state of this.#states.values()) {
@@ -643,10 +654,10 @@ export class Tally extends EventTarget {
     state.isUnreadable = entry === undefined;
     if (entry) this.#track(state.name, entry);
     if (entry !== null) return !state.outcome;
-    // The storage was cleared, or another process has settled the change. The page that made the change still has the change.
+    // The storage was cleared, or another process has settled the change. A change of this page stays in its memory.
     state.stored = false;
     state.entry = { ...state.entry, sent: state.entry.sent || state.entry.at };
-    // Somebody may have removed the change on purpose, so the client asks for its receipt and does not send it again.
+    // A user may have removed a change on purpose, or have changed a like since. So the client asks for the receipt.
     state.cleared = !!state.entry.user || isLike(state.entry);
     if (!state.promise) {
       state.outcome = { state: "forgotten" };
@@ -655,18 +666,20 @@ export class Tally extends EventTarget {
     return !state.outcome;
   }
 
+  // Returns whether the client asks for the receipt of a change before it sends the change.
   #isOld(state) {
     return state.cleared || (state.entry.sent && !this.#isYoungerThan(state, ASK_AFTER_MS));
   }
 
-  // Compares by the server's time; if the server's time was unknown when the change was sent, by this machine's time.
+  // Returns false, too, if the change seems to be sent later than now, because then a clock was set.
   #isYoungerThan(state, ms) {
     const ageMs = this.#ageMs(state);
     return ageMs > -FUTURE_MS && ageMs < ms;
   }
 
-  // Returns how long ago a change was first sent. If this page sent the change, and no later answer had the time, the clock and
-  // the monotonic clock may differ, because the machine slept or a clock was set. A browser then takes the longer time.
+  // Returns how long ago a change was first sent. `timed`: `sent` is in the server's time; if not, in this machine's
+  // time. `began`: this page sent the change, and no answer has corrected `sent`. Then this machine's two clocks may
+  // say different times, because the machine slept or a clock was set, and a browser takes the longer time.
   #ageMs({ entry: { sent, timed }, began }) {
     if (!began) return (timed ? this.#now() : Date.now()) - sent;
     const tickedMs = monotonicMs() - began.ticks;
@@ -674,13 +687,12 @@ export class Tally extends EventTarget {
     return nodeOs() || passedMs < tickedMs || passedMs > SLEEP_MS_MAX ? tickedMs : passedMs;
   }
 
-  // Sends one change. Returns how many ms the lane has to wait.
+  // Sends one change. Returns how many ms the lane has to wait; 0: the lane goes on.
   async #attempt(lane, session, state) {
     if (!this.#stillWaits(state) || this.#isOld(state)) return 0;
     const before = state.entry;
-    const secret = isAnonymous(before) && this.#secret();
+    const secret = isAnonymousLike(before) && this.#secret();
     if (secret === undefined) return this.#delay(state, "storage");
-    // An anonymous like cannot be sent without the secret.
     if (secret === null) return this.#settle(state, { state: "forgotten" }), 0;
     const first = before.sent ? {} : { sent: this.#now(), timed: this.#isClockKnown };
     if (!before.sent) state.began = { ticks: monotonicMs(), at: Date.now() };
@@ -705,18 +717,18 @@ export class Tally extends EventTarget {
     return 0;
   }
 
-  // Handles an answer that does not settle the change. `attempt` has no `tries` if the answer is about a receipt. Returns
-  // how many ms the lane has to wait.
+  // Handles an answer that does not settle the change. `attempt` has no `tries` if the answer is about a receipt.
+  // Returns how many ms the lane has to wait.
   #handleUnsettled(lane, session, state, answer, attempt = { stored: state.stored }) {
     const { status, headers } = answer;
     const kind = kindOf(answer);
     if (state.outcome) return 0;
     if (kind === DENIED) {
       if (!this.#stillWaits(state)) return 0;
-      // If another tab has removed the change since the attempt, the next turn asks for its outcome. It does so once,
-      // because some storages keep nothing.
+      // If another tab has removed the item since the attempt, the next turn asks for the receipt. It does so once,
+      // because some storages keep no item.
       if (attempt.stored && !state.stored && !state.wasGone) return (state.wasGone = true), 0;
-      // A denied attempt has not counted, but a later attempt of another tab may have counted.
+      // A denied attempt does not count as sent. If another tab has sent the change since, the change may have counted.
       if (state.entry.tries === attempt.tries) {
         state.entry = { ...state.entry, sent: attempt.sentBefore };
         if (!attempt.sentBefore) state.began = undefined;
@@ -728,13 +740,13 @@ export class Tally extends EventTarget {
       } else this.#deny(state, status, session.token);
       return 0;
     }
-    // An error of one change delays only this change.
+    // A busy server delays the lane. Any other answer delays only this change.
     if (kind !== "busy") return this.#delay(state, UNANSWERED, status);
     this.#fail(state, UNANSWERED, status);
     return Math.min(RETRY_AFTER_MS_MAX, Math.max(1, 1000 * headers?.get("retry-after") || 0));
   }
 
-  // A server in front of Tally denies the change, as the gateway does without a token or scope, and would deny the change again.
+  // Keeps a change that a server in front of Tally denied, as the gateway does without a token or scope.
   #deny(state, status, token) {
     state.token = token;
     this.#fail(state, DENIED, status);
@@ -757,7 +769,7 @@ export class Tally extends EventTarget {
     this.#report(state);
   }
 
-  // Delays one change.
+  // Delays one change. Returns 0: the lane goes on.
   #delay(state, why, status) {
     this.#fail(state, why, status);
     state.timer = setTimeout(() => {
@@ -769,10 +781,10 @@ export class Tally extends EventTarget {
 
   #send({ counter, id, key, amount, present, user }, token) {
     const path = `/counters/${counter}/${encodeURIComponent(id)}/`;
-    const sent = this.#authorization(token);
-    // A string is sent as text/plain and needs no preflight, so it is sent even while the visitor leaves.
-    if (present == null) return this.#fetch(`${path}increments`, { ...sent, method: "POST", body: JSON.stringify({ key, amount }) });
-    const headers = { ...sent.headers, ...(user ? {} : { "tally-secret": this.#secret() }), "idempotency-key": key };
+    const options = this.#authorization(token);
+    // A string is sent as text/plain and needs no preflight, so an increment is sent even while the visitor leaves.
+    if (present == null) return this.#fetch(`${path}increments`, { ...options, method: "POST", body: JSON.stringify({ key, amount }) });
+    const headers = { ...options.headers, ...(user ? {} : { "tally-secret": this.#secret() }), "idempotency-key": key };
     return this.#fetch(`${path}${user ? "mine" : "anonymous"}`, { method: present ? "PUT" : "DELETE", headers });
   }
 
@@ -799,7 +811,7 @@ export class Tally extends EventTarget {
     return Math.max(...left.map((state) => this.#handleUnsettled(lane, session, state, answer)));
   }
 
-  // Settles the changes that have a receipt, and allows other changes to be sent again. Returns the changes that still wait.
+  // Settles the changes that have a receipt, and allows other changes to be sent again. Returns those that still wait.
   async #settleByReceipts(states, { headers, body: { receipts } }) {
     if (receipts.length !== states.length) return states;
     this.#setServerTime(headers);
@@ -808,12 +820,12 @@ export class Tally extends EventTarget {
       if (receipt === "counted") this.#settle(state, { state: receipt, replayed: true, answer });
       return !state.outcome;
     });
-    // A deployment may change how long receipts live, and which counters /health lists. A change of a counter that is not
-    // listed waits.
+    // The client asks each time how long receipts live, because a deployment may change this. If /health does not list
+    // the counter of a change, the change waits.
     if (!unknown.length) return [];
     const health = await this.#fetch("/health");
     const lives = health.body.receipts_live_s;
-    // A clock may have been set during the request, here or in another tab.
+    // A clock may have been set since the answer with the receipts, so the client takes the time again.
     this.#setServerTime(health.headers);
     return unknown.filter((state) => {
       const lifeMs = lives[state.entry.counter] * 1000;
@@ -823,7 +835,8 @@ export class Tally extends EventTarget {
     });
   }
 
-  // A change that the storage lost is not sent again, because another tab may have sent a later change of the same like.
+  // Lets a change be sent again. Ends a change that the storage lost: another tab may have sent a later change of a
+  // like.
   #allowResend(state) {
     if (!this.#stillWaits(state)) return 0;
     if (state.cleared) return this.#settle(state, { state: isLike(state.entry) ? "superseded" : "forgotten" }), 0;
@@ -831,13 +844,12 @@ export class Tally extends EventTarget {
     return this.#store(state) ? 0 : this.#delay(state, "storage");
   }
 
-  async #read(path, names, field, sent) {
+  async #read(path, names, field, options) {
     const of = names.map(tallyOf);
     const parts = intoParts(of.map((name) => query({ of: name })));
-    const answers = await Promise.allSettled(parts.map((part) => this.#readPart(path, part, field, sent)));
+    const answers = await Promise.allSettled(parts.map((part) => this.#readPart(path, part, field, options)));
     if (answers.length && answers.every(({ reason }) => reason)) throw answers[0].reason;
     let at = 0;
-    // If a part fails, the other parts are returned.
     return answers.flatMap(({ value, reason }, index) => {
       const names = of.slice(at, (at += parts[index].length));
       return value ?? names.map((name) => unreadable(name, reason));
@@ -845,22 +857,22 @@ export class Tally extends EventTarget {
   }
 
   // Returns the list in this field of a successful answer, or throws.
-  async #readPart(path, part, field, sent) {
-    const { status, body } = await this.#fetch(`${path}?${part.join("&")}`, sent);
+  async #readPart(path, part, field, options) {
+    const { status, body } = await this.#fetch(`${path}?${part.join("&")}`, options);
     if (status === 200 && body?.[field]?.every(Boolean)) return body[field];
     throw new Error(`tally: ${path}: ${body?.detail ?? `answered ${status}`}`);
   }
 
-  async #fetch(path, sent) {
+  async #fetch(path, options) {
     const cut = new AbortController();
     const request = async () => {
-      const answer = await fetch(this.api + path, { keepalive: true, credentials: "omit", signal: cut.signal, ...sent });
+      const answer = await fetch(this.api + path, { keepalive: true, credentials: "omit", signal: cut.signal, ...options });
       return { status: answer.status, headers: answer.headers, body: parsed(await answer.text()) };
     };
     return withTimeout(request()).finally(() => cut.abort());
   }
 
-  // Takes the server's time from an answer. A visitor's clock may be wrong, or be set while changes wait.
+  // Takes the server's time from an answer, because a visitor's clock may be wrong, or be set while changes wait.
   #setServerTime(headers) {
     const aheadMs = Date.parse(headers.get("date")) - Date.now();
     if (Number.isNaN(aheadMs)) return;
@@ -871,7 +883,7 @@ export class Tally extends EventTarget {
     for (const state of this.#states.values()) this.#correctSent(state);
   }
 
-  // Stores in the server's time when a change was sent, because a clock may be set later.
+  // Stores in the server's time when a change was sent, because this machine's clock may be set later.
   #correctSent(state) {
     const { entry, began, outcome, cleared, stored } = state;
     if (outcome || !entry.sent || (entry.timed && !began)) return;
@@ -886,7 +898,7 @@ export class Tally extends EventTarget {
   // Returns a token of this user, and not of another user who has signed in since.
   async #tokenOf(user, fresh = false) {
     const token = (await withTimeout((async () => this.token(fresh))())).trim();
-    // A token that a header cannot hold would look like a failure of the network.
+    // If the client sent a token that a header cannot hold, `fetch` would fail as it does without a network.
     if (subject(token) !== user || !/^[!-~]+$/.test(token)) throw new Error("tally: `token` gives no token of the user");
     return token;
   }

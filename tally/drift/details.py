@@ -14,10 +14,10 @@ REPAIRS_MAX = 100
 
 
 def details(call: Call, counter: Counter, tally: str) -> dict[str, Any]:
-    """`{"counter","id","value","shards":[{"shard","value"}],"drift","judged_up_to","repairs"}`. `tally`: a stored id.
+    """Answers `{"counter","id","value","shards":[{"shard","value"}],"drift","judged_up_to","repairs"}`.
 
-    `drift`: `{"drift","since","confirmed"}`, null if the tally does not drift. `judged_up_to`: epoch seconds; null if
-    nothing is judged. `repairs`: `{"at","amount","how","who","why"}`, the newest first. Raises NotCountedError.
+    `tally`: a stored id. `drift`: `{"drift","since","confirmed"}`, null without drift. `judged_up_to`: epoch s; null if
+    nothing is judged. `repairs`: `{"at","amount","how","who","why"}`, the newest first.
     """
     store = call.store
     watermark_ = watermark.read(store)

@@ -26,7 +26,7 @@ class Recount:
     """A tally and its children. `low`, `high`: the bounds of the amount that the tally lacks; equal if exact.
 
     `unproven_reason`: why the recount is not exact; empty if it is exact. `shards`: the tally's items after the count.
-    `minute`: the minute in which the recount began, or an earlier one. `newest_repair`: the last earlier repair's name.
+    `minute`: the minute in which the recount began, or an earlier one. `newest_repair`: the name of the last repair.
     """
 
     tally: int
@@ -75,8 +75,8 @@ def count_children(store: Store, counter: Counter, id_: str, added_s: float | No
 
 
 def stored_sum(counter: Counter, shards: Mapping[int, Item]) -> int:
-    """Returns the stored number: the sum of the shards, also below 0; `start` if no shard has a number, as a shard
-    with only an override has none."""
+    """Returns the stored number: the sum of the shards, also below 0. If no shard has a number, returns `start`: a
+    shard may have only an override."""
     numbers = [tallies.stored_number(counter, item, 0) for item in shards.values() if counter.attribute in item]
     return sum(numbers) if numbers else counter.start
 

@@ -27,7 +27,7 @@ def restart(store: Store, watermark_: Watermark, now_s: float, until_s: float) -
     Returns the watermark, with the last skipped minute as judged. If the time runs out (`until_s`, on the store's
     clock) or another writer changes a row, returns `journal_complete_s` 0, and the next sweep continues.
     """
-    # `has_unjudged_redrive` covers discarded letters: sweeps have judged minutes that lack one half of their changes.
+    # `has_unjudged_redrive` is also true after a discard: judged minutes may lack one half of the letter's change.
     may_lack_letter = watermark_.has_unjudged_redrive or dead_letters.any_waiting(store)
     drifts = (
         (row, 0 if may_lack_letter else row.confirmed_amount(watermark_))

@@ -233,7 +233,7 @@ def get_details(
     For any declared counter. At most 100 repairs, the newest first.
     """
     if counter.items is not None:
-        scan_state.as_of(call.store, counter)  # raises NotCountedError while a scan has not finished
+        scan_state.as_of(call.store, counter)  # raises NotCountedError until a scan has counted the items
     counted_id = fields.counted_id(counter, id, "id", call.pages)
     number = details.details(call, counter, periods.tally_id(counter, counted_id, clock.now_s(), period))
     return Answer({**number, "imported": read.total_imported(call, counter, counted_id)})

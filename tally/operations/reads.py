@@ -97,7 +97,7 @@ def get_counter_badge(call: Call, *, counter: DeclaredCounter, id: ReadId) -> An
     For a counter that anyone may read. With periods, it is the value of the current period.
     """
     if counter.items is not None:
-        scan_state.as_of(call.store, counter)  # raises NotCountedError while a scan has not finished
+        scan_state.as_of(call.store, counter)  # raises NotCountedError until a scan has counted the items
     picture = badge.svg(counter.name, tallies.read(call, counter, periods.tally_id(counter, id, clock.now_s())))
     return Answer(Text(picture, badge.MEDIA_TYPE, counter.cache_s))
 
@@ -180,8 +180,8 @@ def _read_answer(
 
 
 def _as_of_member(call: Call, counter: Counter, rollup_as_of: Callable[[], int | None]) -> dict[str, Any] | CallerError:
-    """Returns the member `as_of` of an answer, and `about` if it is approximate; or the error while a scan has not
-    finished. `rollup_as_of`: returns `as_of` of the counters that the rollup adds to."""
+    """Returns the member `as_of` of an answer, and `about` if it is approximate; or the error, until a scan has counted
+    the items. `rollup_as_of`: returns `as_of` of the counters that the rollup adds to."""
     if counter.items is not None:
         try:
             as_of = scan_state.as_of(call.store, counter)

@@ -22,7 +22,7 @@ EXAMPLE_CHARACTERS_MAX = 300
 
 
 class FaultCount(NamedTuple):
-    """How many items of a counter have one fault. `example`: the newest such item, even if it was corrected since."""
+    """How many items of a counter have one fault. `example`: an item with the fault, perhaps corrected later."""
 
     kind: str
     items: int

@@ -1,7 +1,7 @@
 """Spot checks of counters of items: the sweep recounts random groups.
 
 A sweep chooses groups and recounts their items. When the consumer has passed the end of this scan, a later sweep
-compares the recounts with the numbers. A difference is drift. A check of more than `spot_check_units` is given up.
+compares the recounts with the numbers. A difference is drift. A check of more than `spot_check_units` is abandoned.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .recounts import Recount
 
 GROUPS_MAX = 5  # in one check
 SAMPLE_ITEMS = 20  # read at a random place, to choose their groups
-ABANDON_AFTER = 60  # minutes until a check is abandoned, because a stalled consumer does not pass its end
+ABANDON_AFTER = 60  # minutes until a check is abandoned, because a stalled consumer does not pass the scan's end
 
 
 def run_spot_checks(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: float) -> dict[str, int]:

@@ -67,7 +67,7 @@ _TO_WEBP = """async ([png, quality]) => {
   canvas.getContext("2d").drawImage(bitmap, 0, 0);
   return canvas.toDataURL("image/webp", quality).split(",")[1];
 }"""
-_COMMENT = re.compile(rb"\s*(?:/\*.*?\*/|<!--.*?-->|//[^\n]*)", re.DOTALL)  # also the rest of a line after a URL
+_COMMENT = re.compile(rb"\s*(?:/\*.*?\*/|<!--.*?-->|//[^\n]*)", re.DOTALL)  # also what follows the // of a URL
 _DASHBOARD_HEAD = """<!doctype html><meta charset="utf-8"><style>
 body { font: 14px/1.4 system-ui, sans-serif; color: #17191c; background: #f6f6f4; margin: 20px 24px; width: 1072px }
 h2 { font-size: 16px; margin: 18px 0 8px } h2:first-child { margin-top: 0 }

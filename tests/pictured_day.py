@@ -65,7 +65,7 @@ LIKES_BY_POST = {
 PLAYS_BY_VIDEO = {"sts-71-landing": 318, "sts-70-liftoff": 164, "apollo-11-eagle": 97, "skylab-tour": 31}
 CALLS_BY_CLIENT = {"mission-control": 940, "press-site": 412, "school-42": 87}  # the limit is 1,000 a day
 EDITED_VIDEO, EDIT_AMOUNT = "sts-71-landing", 250
-EDIT_SECOND = 11.4 * HOUR_S  # of the day
+EDIT_SECOND = 11.4 * HOUR_S  # the second of the day in which the number is edited
 
 
 class FilledDay(NamedTuple):

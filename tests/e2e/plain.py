@@ -1,4 +1,4 @@
-"""Runs Firefox and WebKitGTK without a driver, so that they cache the pages that a test leaves, as for people.
+"""Runs Firefox and WebKitGTK. Without a driver the browsers cache the pages that a test leaves, as they do for people.
 
 The browsers are Debian's `firefox-esr` and the MiniBrowser of `webkit2gtk-driver`, on a screen of `Xvfb`. Every page
 asks its site for the next script to run.
@@ -22,7 +22,7 @@ from urllib.parse import urlencode
 from tests.e2e.servers import Reply, Server
 from tests.patience import PATIENCE_S
 
-NO_SCRIPT = "1"
+NO_SCRIPT = "1"  # an expression that does nothing
 POLL_S = 5.0
 """How long the site waits for a task before it answers a page that there is no task."""
 PAGE = """<!doctype html><html lang=en><meta charset=utf-8><title>page</title><link rel=icon href=data:,>

@@ -115,7 +115,7 @@ def _texts(value: object) -> list[str]:
 
 
 def _page_url(raw: str) -> str:
-    """Returns the URL of a page. Its host is valid, and it is short enough after Tally has normalised it."""
+    """Returns the URL of a page. The URL has a valid host, and is short enough after Tally has normalised the URL."""
     scheme, _, rest = raw.partition("://")
     host = "".join(character for character in rest if character.isascii() and character.isalnum())[:60]
     if raw == PAGE_EXAMPLE or scheme.lower() not in ("http", "https"):
@@ -233,7 +233,7 @@ def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> Non
 
     A deletion deletes a generated post, because the examples of other operations need the post `POSTED`. A link may
     give a period to a counter without periods. Each request about a hold gets a new hold, because hold ids are random.
-    The coverage phase tests ids of holds, so it keeps them.
+    The coverage phase tests ids of holds, so its requests keep the ids.
     """
     if "hold" in case.path_parameters and _is_positive(case) and case.meta.phase.name is not TestPhase.COVERAGE:
         case.path_parameters = _place_hold()
@@ -278,8 +278,8 @@ def after_call(context: HookContext, case: Case, response: Response) -> None:
 def filter_failure(context: HookContext, failure: Failure, case: Case, response: Response) -> bool:
     """Returns whether a failure counts. A failure that the document allows does not count.
 
-    For a method without a route, API Gateway answers 404 and never 405. A public counter needs no token. The gateway's
-    own answers come before it reads the token, and are not problem documents.
+    For a method without a route, API Gateway answers 404 and never 405. A public counter needs no token. The gateway
+    gives its own answers before it reads the token. These answers are not problem documents.
     """
     gateway_message = GATEWAY_MESSAGES.get(response.status_code)
     if gateway_message and response.json() == {"message": gateway_message}:

@@ -119,7 +119,7 @@ def test_a_dialog_that_asks_for_the_password_delays_no_play(
         wait_for(lambda plays=plays: dev.plays(video) == plays)  # type: ignore[misc]
     assert dev.number("hearts", video) == 0
     for tab in (asking, other):
-        tab.run("tally.forget(arg)", ann)
+        tab.run("tally.forget(arg)", ann)  # deletes the like that waits
         tab.close()
 
 
@@ -288,6 +288,7 @@ def test_a_button_without_accounts_counts_each_browser_until_a_user_takes_over_t
         user = f"ann-{secrets.token_hex(4)}"
         tab.go(**query, user=user, token=dev.token(user))
         tab.run(BUTTON, [api.server.origin, video])
+        # Waits until the browser stores nothing about the video.
         tab.run("until(() => !Object.keys(localStorage).some((name) => name.endsWith(arg)))", video)
         shows(tab, 2, liked=True)
         assert dev.hearts(video) == [None, user]  # None: the like of the other browser

@@ -198,7 +198,7 @@ def test_dynamodb_local_is_fetched_once_and_completely(
 def test_the_file_of_dynamodb_local_has_a_write_ahead_log_and_any_other_file_is_unchanged(
     new_machine: Callable[[str, str], Path],
 ) -> None:
-    """Without the log, a write waits for the disk four times: 340 ms on a busy disk. With the log, it waits 13 ms."""
+    """Without the log, a write waits for a busy disk four times, 340 ms in all, and with the log 13 ms."""
     programs = new_machine("Darwin", "arm64")
     write_program(programs / "java", "echo 'openjdk version \"17.0.15\"' >&2")
     write_program(programs / "mvn", FAKE_MAVEN)

@@ -13,7 +13,7 @@ from tests.e2e import chromium
 from tests.e2e.accessible import AXE, WIDE, complaints_by_screen
 from tests.e2e.dev import Dev
 
-# The client stores each change that waits under a name with its counter.
+# The client stores each change that waits in localStorage. The name of the entry has the counter.
 NOTHING_WAITS = "!Object.keys(localStorage).some((name) => / (hearts|plays) /.test(name))"
 NOT_FOUND = {"status": 404, "detail": "There is no counter 'hearts'."}
 # Two frames later, the page shows what it received before.
@@ -183,7 +183,7 @@ def start_player(page: Page) -> None:
 def play_to_the_end(page: Page) -> None:
     """Plays for more than a second, so that the play counts, then to the end of the tone, until no change waits."""
     page.wait_for_function("audio.currentTime > 1.5")
-    page.evaluate("audio.currentTime = 3.9")  # of 4 s
+    page.evaluate("audio.currentTime = 3.9")  # the tone has 4 s
     page.wait_for_function("audio.ended")
     page.wait_for_function(NOTHING_WAITS)
 
@@ -223,7 +223,7 @@ def test_a_playback_counts_once_if_elements_or_the_player_change(change: str, pa
 
 
 def test_a_number_counts_each_time_that_its_source_begins_in_a_playlist(page: Page, dev: Dev) -> None:
-    """The player plays film, next and film. The second element shows the album, whose number stays."""
+    """The player plays film, next and film. The second element shows the album, which counts once for all three."""
     names = [secrets.token_hex(4) for _ in range(3)]
     page.evaluate(
         """([film, next, album]) => { window.first = document.querySelector('tally-plays');
@@ -306,7 +306,7 @@ def test_a_failed_request_removes_no_number_of_another_request(page: Page) -> No
             `<tally-count of="${n ? "many" : "lost"}${"x".repeat(110)}${n}"></tally-count>`)"""
     )
     expect(page.locator("tally-count [part=count]").last).to_have_text("0")
-    expect(page.locator("tally-count [part=count]").nth(1)).to_have_text("–")
+    expect(page.locator("tally-count [part=count]").nth(1)).to_have_text("–")  # `lost`, after the element of the page
 
 
 def test_the_elements_are_accessible_and_fit_on_narrow_and_wide_screens(page: Page) -> None:

@@ -46,7 +46,7 @@ window.tally = new Tally({ user: () => query.get("user"), token: () => query.get
 
 @dataclass
 class Visitor:
-    """A browser with tabs. `user`, `token`: of the signed-in user; empty: no user is signed in. `url`: of the page.
+    """A browser with tabs. `user`, `token`: of the signed-in user; empty: nobody is signed in. `url`: the page's URL.
 
     `likes`: by post or article, whether the last change put the like.
     """
@@ -248,5 +248,5 @@ def test_under_faults_each_anonymous_like_ends_as_its_last_change_and_a_sign_in_
     for article in ARTICLES:
         likers = likers_of(dev, article)
         assert likers.count(None) == sum(reader.likes.get(article, False) for reader in others)
-        # The sign-in may have made an anonymous like ann's before her last change deleted the anonymous like.
+        # The sign-in may turn an anonymous like into a like of ann before her last change deletes the anonymous like.
         assert ann.user in likers or not ann.likes.get(article)

@@ -52,7 +52,7 @@ def fresh_engine(tmp_path: Path) -> Iterator[Engine]:
 
 class FakeFunction:
     """A function that writes its events into the file `seen`. `on_poison`: what it does with a batch that has the
-    record `poison`: "succeed", "raise" or "report" the record. After the file `cured` exists, it succeeds."""
+    record `poison`: "succeed", "raise" or "report" the record. After the file `cured` exists, the function succeeds."""
 
     def __init__(self, root: Path, on_poison: str) -> None:
         self._root, self._on_poison = root, on_poison
@@ -108,7 +108,7 @@ class Running:
 def run(body: Body, root: Path, engine: Engine, on_poison: str, before: Sequence[str] = (), **fields: Any) -> list[str]:
     """Puts items `before`, then runs `body` while the pump works. Returns the messages of the pump.
 
-    The records of `before` arrive in one batch. `fields`: of the StreamMapping.
+    The records of `before` arrive in one batch. `fields`: further fields of the StreamMapping.
     """
     messages: list[str] = []
     mapping = StreamMapping("Mapping", TABLE, "fake", **fields)
@@ -254,7 +254,7 @@ def test_an_engine_file_of_another_schema_is_not_trimmed(tmp_path: Path, fresh_e
     with engine_file._opened(fresh_engine.db_path) as database:
         changed = database.execute("UPDATE _config SET value = '10' WHERE key = 'schema_version'").rowcount
         assert changed == 1
-        assert engine_file.trim(fresh_engine.db_path, {TABLE: 2})
+        assert engine_file.trim(fresh_engine.db_path, {TABLE: 2})  # true, because no later call would delete more
         assert database.execute("SELECT COUNT(*) FROM _stream_records").fetchone() == (2,)
         database.execute("UPDATE _config SET value = ? WHERE key = 'schema_version'", (engine_file.SCHEMA_VERSION,))
         assert engine_file.trim(fresh_engine.db_path, {TABLE: 1})

@@ -66,7 +66,7 @@ class Blog:
         return Reply(200, text.encode(), {"content-type": "text/html", **headers})
 
     def show(self, body: str, dir: str = "ltr", **headers: str) -> None:
-        """Opens a page with this body and these headers, with `_` for `-`."""
+        """Opens a page with this body and these headers, whose names have `_` in place of `-`."""
         headers = {name.replace("_", "-"): value for name, value in headers.items()}
         self.pages["/"] = (HEAD.format(more=f" dir={dir}") + body, headers)
         self.page.goto(self.server.origin)
@@ -76,7 +76,7 @@ class Blog:
         return self.page.get_by_role("button", name="Like")
 
     def like(self, number: int) -> None:
-        """Clicks the button, after which the number is `number`, and one less before."""
+        """Clicks the button, and asserts that the number rises by one to `number`."""
         expect(self.page.locator("tally-like [part=count]")).to_have_text(str(number - 1))
         self.button.click()
         expect(self.page.locator("tally-like [part=count]")).to_have_text(str(number))
@@ -288,6 +288,7 @@ def test_the_encoded_address_of_a_browser_and_the_text_of_a_template_have_the_sa
     blog: Blog, dev: Dev, tag: Callable[..., str]
 ) -> None:
     path = f"/привет мир {{{blog.post}}}/"
+    # Some browsers encode braces.
     blog.pages[quote(path, safe="/{}")] = blog.pages[quote(path)] = (HEAD.format(more="") + tag(), {})
     blog.page.goto(blog.server.origin + path)
     blog.page.evaluate(ASSIGN, {"tally-like": {"counter": "hearts", "of": path, "anonymous": True}})

@@ -93,7 +93,7 @@ Run = Callable[..., None]
 
 @pytest.fixture
 def run(tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs a test body with the functions of a stack. `workers_max`: of each function."""
+    """Runs a test body with the functions of a stack. `workers_max`: the most workers of each function."""
     lambdas = tmp_path / "lambdas"
     lambdas.mkdir()
     (lambdas / "handlers.py").write_text(HANDLERS)
@@ -228,7 +228,7 @@ def test_the_number_of_workers_grows_up_to_its_bound(run: Run, tmp_path: Path, m
         slow = functions.with_timeout(PATIENCE_S)
         long_calls = [asyncio.create_task(functions.call(slow, do="wait", folder=str(tmp_path))) for _ in range(2)]
         await until((tmp_path / "waiting").exists)
-        monkeypatch.setattr(workers, "HANG_S", PATIENCE_S)  # no worker beyond workers_max
+        monkeypatch.setattr(workers, "HANG_S", PATIENCE_S)  # no worker counts as hanging, so none is added
         with monkeypatch.context() as hasty:
             hasty.setattr(workers, "QUEUE_S_MAX", 0.3)
             with pytest.raises(ThrottledError):

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.long
 
 DAY_S = 24 * 3600
 PROD = {"stage": "prod", "pageHosts": "example.com"}
-SWEEP_EVERY_S = 5.0
+SWEEP_EVERY_S = 5.0  # instead of a minute, so that the tests are short
 
 
 def with_minutes_of_60_s(template: Json) -> Json:

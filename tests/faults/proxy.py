@@ -35,7 +35,7 @@ REQUESTS_KEPT_MAX = 20_000  # of 1 to 2 KB each; `counts` also has older request
 
 @dataclass(frozen=True)
 class ReceivedRequest:
-    """One request. `body`: as forwarded, without a stripped token. `number`: earlier requests of the operation."""
+    """One request. `body`: as forwarded, without a stripped token. `number`: the operation's first request is 0."""
 
     operation: str
     body: bytes

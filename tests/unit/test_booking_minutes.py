@@ -1,4 +1,4 @@
-"""The booking minute of each half of a change, for every kind of record."""
+"""Tests on which minute the bookkeeper books each half of a change, for every kind of record."""
 
 from __future__ import annotations
 
@@ -150,6 +150,7 @@ def test_changes_and_imports_of_one_minute_are_separate_entries_even_if_they_com
     segments = entries(play, imported, addition, imported)
     both_imports = JournalEntry("plays", "v", "", 30 + 30, 0, 5)
     assert sorted(segments[NOW]) == [JournalEntry("plays", "v", "", 1, 61), both_imports]
+    # The current minute is two minutes after the judged minute.
     assert entries(imported, judged=NOW) == {NOW + 2: [JournalEntry("plays", "v", "", 30, 0, 5)]}
 
 

@@ -1,4 +1,4 @@
-"""Spread, Breaker and Retries, with a clock that the test moves and with fixed pauses."""
+"""Tests Spread, Breaker and Retries with a clock that only the test moves, and with fixed pauses."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_a_change_that_began_before_the_breaker_opened_does_not_close_it(breaker
     assert breaker.is_open("a")
 
 
-def test_a_breaker_has_a_bounded_size_and_forgets_the_tally_that_tripped_first(breaker: Breaker) -> None:
+def test_a_breaker_has_a_bounded_size_and_forgets_the_tally_whose_last_trip_is_oldest(breaker: Breaker) -> None:
     for number in range(TRACKED_TALLIES_MAX):
         breaker.trip(f"{number}")
     breaker.trip("0")

@@ -1,4 +1,4 @@
-"""`make demo`, with a small server that counts as Tally does, or that has a fault which the demo must report."""
+"""Tests `make demo` with a small server that counts as Tally does, or has a fault that the demo must report."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def serve() -> Iterator[Serve]:
         tally.port = runners[-1].addresses[0][1]
 
     async def stop() -> None:
-        """Wait until no connection is open: if a server closes before, CPython 3.11 may leave a socket open."""
+        """Wait until no connection is open. If a server closes earlier, CPython 3.11 may leave a socket open."""
         while len(asyncio.all_tasks()) > 1:  # this task is one
             await asyncio.sleep(0.01)
         for runner in runners:

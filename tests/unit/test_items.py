@@ -1,4 +1,4 @@
-"""The items of a team's table that a counter counts, and the group and the amount of each."""
+"""Tests which items of a team's table a counter counts, and the group and the amount of each item."""
 
 from __future__ import annotations
 

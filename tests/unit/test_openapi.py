@@ -95,12 +95,12 @@ def test_an_operation_documents_exactly_the_inputs_that_it_declares() -> None:
         if route.operation.name == "increment" and all(counter.delta is None for counter in counters):
             required.add("amount")
         assert not body or set(schema.get("required", [])) == required, route.id
-        takes_beacons = route.operation.name in ("visit", "increment")  # browsers send them as text
+        takes_beacons = route.operation.name in ("visit", "increment")  # browsers send beacons as text
         assert ("text/plain" in body) == ("text/plain" in media_types(route)) == takes_beacons
 
 
 def fields_with_exact_schemas() -> list[tuple[str, Route, Field]]:
-    """Returns a field of each kind whose schema says all that is checked, of a signed-in and of an anonymous route."""
+    """Returns two fields of each kind whose schema says all that is checked: of a signed-in and an anonymous route."""
     fields: dict[tuple[int, bool], tuple[str, Route, Field]] = {}
     with_looser_schemas = {
         kinds.PAGE, kinds.PAGE_OF_LISTED_HOST, kinds.CURSOR, kinds.USER_AGENT, kinds.TIME, kinds.UNTIL, kinds.CHANGES,

@@ -29,7 +29,7 @@ MADE_S = 1_795_000_000.25  # when DynamoDB made the records: on 2026-11-18
 
 
 def crossed(notify: Notify, old: int, new: int, *ceilings: int) -> list[tuple[int, bool]]:
-    """Returns each threshold that is crossed, and whether upwards. `ceilings`: before and after the move."""
+    """Returns each threshold that a move crosses, and whether upwards. `ceilings`: the ceiling before and after it."""
     results = crossings.crossings_between(notify, old, new, ceilings or (None, None))  # type: ignore[arg-type]
     return [(crossing.threshold, crossing.is_upward) for crossing in results]
 
@@ -63,13 +63,13 @@ def test_a_percentage_is_crossed_at_the_least_number_that_has_reached_it() -> No
 
 
 def test_a_limit_that_changes_crosses_percentages_too() -> None:
-    near = Notify(percent=(80,))
-    assert crossed(near, 90, 90, 100, 1_000) == [(800, False)], "90 is not near the larger limit"
-    assert crossed(near, 90, 90, 1_000, 100) == [(80, True)]
-    assert crossed(near, 90, 850, 100, 1_000) == [], "the number was near the old limit, and is near the new limit"
-    assert crossed(near, 90, 90, 0, 100) == [(80, True)]
-    assert crossed(near, 90, 90, 100, 0) == [(80, False)], "a limit of 0 has no percentages"
-    assert crossed(near, 70, 70, 100, 0) == crossed(near, 90, 90, 0, -5) == [], "no limit is near"
+    at_80 = Notify(percent=(80,))
+    assert crossed(at_80, 90, 90, 100, 1_000) == [(800, False)], "90 is below 80 % of the larger limit"
+    assert crossed(at_80, 90, 90, 1_000, 100) == [(80, True)]
+    assert crossed(at_80, 90, 850, 100, 1_000) == [], "the number has reached 80 % of both limits"
+    assert crossed(at_80, 90, 90, 0, 100) == [(80, True)]
+    assert crossed(at_80, 90, 90, 100, 0) == [(80, False)], "a limit of 0 has no percentages"
+    assert crossed(at_80, 70, 70, 100, 0) == crossed(at_80, 90, 90, 0, -5) == [], "80 % of neither limit is reached"
 
 
 @given(st.lists(st.tuples(st.integers(-3, 130), st.sampled_from([-1, 0, 1, 2, 40, 100])), max_size=12))

@@ -51,7 +51,7 @@ def without_unsupported(template: Json) -> Json:
 
     Without CodeDeploy, new code gets all calls at once. AWS Backup selects no tables. In place of an expression, an
     alarm reads a metric that nobody writes. The issuer is made of the pool's id, and there is no SnapStart.
-    Mappings deliver nothing, because streams.py delivers in their place. A minute of the ledger has MINUTE_S.
+    Mappings deliver nothing, because streams.py delivers in their place. A minute of the ledger takes MINUTE_S.
     """
     resources = {
         name: resource
@@ -213,7 +213,7 @@ class Stack:
 
     @property
     def url(self) -> str:
-        """Returns the URL of the HTTP API by path, because names under `localhost` do not resolve everywhere."""
+        """Returns the API's URL with its id in the path, because hosts under `localhost` do not resolve everywhere."""
         api = self.outputs["ApiUrl"].partition("//")[2].partition(".")[0]
         return f"{self.emulator.url}/_aws/execute-api/{api}/$default"
 

@@ -128,7 +128,7 @@ def restore_under_traffic(stack: Stack, assembly: Path, monkeypatch: pytest.Monk
     """Restores the tables while traffic goes on. Returns the prefix of the new tables' names."""
     for name, value in stack.environment.items():
         monkeypatch.setenv(name, value)
-    # The present moment, which AWS would refuse, is the only moment of the emulator.
+    # The emulator restores the present moment only, which AWS would refuse.
     monkeypatch.setattr(restore, "_check_moment", lambda *_: None)
     monkeypatch.setattr(restore, "POLL_S", 0.1)
     with traffic(stack, assembly) as counting:
@@ -158,10 +158,10 @@ def copy_tables(stack: Stack, prefix: str, vault: Vault) -> dict[str, list[Item]
 def restore_from_vault(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> str:
     """Restores the newest copies before 2100. Returns the prefix of the new tables' names."""
     monkeypatch.setattr(vaults, "boto3", SimpleNamespace(client=vault.client))
-    to_s = max(copy["CreationDate"] for copy in vault.copies)
+    newest = max(copy["CreationDate"] for copy in vault.copies)
     arguments = ("--by", "ann", "--why", "the region is lost", "--stack", "Tally-prod")
     assert main(("restore", "--from-vault", vault.arn, "--to", "2100-01-01T00:00:00Z", *arguments)) == 0
-    return f"Tally-prod-{to_s:%Y%m%dT%H%M%S}"
+    return f"Tally-prod-{newest:%Y%m%dT%H%M%S}"
 
 
 def age_by_three_days(stack: Stack) -> None:

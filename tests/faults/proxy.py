@@ -274,7 +274,7 @@ class _Client(_HttpConnection):
             self.transport.close()
         elif answer:
             self.transport.write(answer)
-        elif fault is None or fault.kind not in (FaultKind.SILENCE, FaultKind.HANG_BEFORE):
+        elif fault is None or fault.kind not in (FaultKind.SILENCE, FaultKind.HANG_BEFORE):  # these keep it open
             self.transport.close()
 
     async def _forward(self, fault: Fault | None, head: bytes, body: bytes, forwarded_body: bytes) -> bytes | None:

@@ -121,7 +121,8 @@ def test_a_consumer_needs_exactly_what_it_declares(
         if not counter.may_roll_up:
             del image["rollup"]
         receipts["Records"].append(_copy_of(first, 100 + number, NewImage=image))
-    receipts["Records"] += [_copy_of(first, 200, NewImage={}), _copy_of(first, 201, NewImage=None)]
+    without_effect, poison = _copy_of(first, 200, NewImage={}), _copy_of(first, 201, NewImage=None)
+    receipts["Records"] += [without_effect, poison]
     if consumer.function == "bookkeeper":
         calls = tallies.key(counters.CALLS, "7c20#2026-11-22", 0)
         images = {name: {**calls, "calls": {"N": number}} for name, number in (("OldImage", "9"), ("NewImage", "900"))}

@@ -91,7 +91,7 @@ def test_each_address_and_browser_is_one_visitor_a_day_and_crawlers_are_not_visi
     visit(invoke, ANN)
     visit(invoke, ANN)
     assert visitors(store) == [*[today] * 3, f"{PAGE}#2026-11-23", "https://example.com/b#2026-11-22"]
-    assert (len(receipts(store, "visits")), len(receipts(store, "bot_visits"))) == (4 + 1 + 3, 1)
+    assert (len(receipts(store, "visits")), len(receipts(store, "bot_visits"))) == (4 + 1 + 3, 1)  # 1: no address
 
 
 def test_a_retried_visit_counts_the_visitor_that_the_first_attempt_did_not_count(

@@ -96,7 +96,7 @@ def ledger_to_judge(store: Store, now_s: int) -> Ledger:
     to_judge.put(
         watermark.WATERMARK_KEY, judged=to_judge.minute - 10, written_s=to_judge.now_s - 60,
         rollup_passed_s=passed_s, bookkeeper_passed_s=passed_s, rollup_booked_s=passed_s, probe_visible_s=passed_s + 10,
-        journal_complete_s=passed_s, probe_rollup_s=passed_s + 120, began_s=to_judge.now_s - 3600,
+        journal_complete_s=passed_s, probe_rollup_s=passed_s + 120, began_s=to_judge.now_s - 3600,  # +2 minutes
     )  # fmt: skip
     for consumer in ("rollup", "bookkeeper"):
         for table in ("counts", "receipts"):

@@ -237,7 +237,7 @@ def test_each_event_has_its_own_id_and_a_sequence_by_which_the_events_sort() -> 
         (record(STOCK, "x", 5, None), "edit", 20),  # without an item, the number is the start
         (record(STOCK, "x", 25, 5, nonce="~-20.z"), "repair", 5),  # the nonce of a repair has its amount
         (record(STOCK, "x", None, 25), "change", 25),
-        (record(GROUPS, "x", 7, 7, nonce="a", gone={"N": "1"}), "removal", 0),
+        (record(GROUPS, "x", 7, 7, nonce="a", gone={"N": "1"}), "removal", 0),  # a removed parent has 0
     ],
 )
 def test_an_event_says_what_kind_of_write_moved_the_number(change: Record, by: str, value: int) -> None:

@@ -301,8 +301,8 @@ def test_drift_of_a_counter_that_is_not_declared_is_reported(run: Run, store: St
 def test_a_possible_loss_is_reported_until_somebody_acknowledges_the_loss(run: Run, store: Store) -> None:
     post(store)
     for loss in (
-        Loss("gap#rollup", "rollup", 60, 120),
-        Loss("letter#x", "bookkeeper", 0, 0, watermark.last_judged_minute(store)),
+        Loss("gap#rollup", "rollup", since_s=60, until_s=120),
+        Loss("letter#x", "bookkeeper", 0, 0, resume_minute=watermark.last_judged_minute(store)),
     ):
         put_alone(Call(store), loss.as_write(store.settings))
     code, out, _ = run("check")

@@ -51,7 +51,7 @@ def give_up(order: dict[str, Any], hold: str) -> dict[str, Any]:
     """Release the hold, so that no run can sell the order, and refund the order."""
     try:
         tally.release_hold("stock", order["item_id"], hold)
-    except HoldSettledError:  # another run sold the order, and somebody may have voided the sale
+    except HoldSettledError:  # another run sold the order, and somebody may have voided the sale: answer this
         return handler(order, None)
     refund(order)
     return {"sold": False}

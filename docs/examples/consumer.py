@@ -1,7 +1,7 @@
-"""A Lambda function that counts finished playbacks from an SQS queue. Each counts once, even if SQS delivers it twice.
+"""A Lambda function that counts finished playbacks from SQS. If SQS delivers a message twice, the playback counts once.
 
 Switch on `ReportBatchItemFailures` in the event source mapping, and give the queue a dead-letter queue. Set
-TALLY_FUNCTIONS, and attach Tally's InvokePolicy.
+TALLY_FUNCTIONS, and attach the policy of the output InvokePolicyArn.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def handler(event: dict[str, Any], context: object) -> dict[str, Any]:
             logger.error("no playback: %s: %s", record["messageId"], error)
             failed_ids.append(record["messageId"])
     for id_, result in zip(plays, tally.batch([*plays.values()]), strict=True):
-        if isinstance(result, CallerError):  # Tally would refuse a retry, too: take it off the queue
+        if isinstance(result, CallerError):  # Tally would refuse a retry, too, so the message leaves the queue
             logger.error("not counted: %s: %s", id_, result)
         elif isinstance(result, TallyError):
             failed_ids.append(id_)

@@ -1,6 +1,6 @@
-"""A Lambda function that spends credits which expire. Each grant is an id of the counter `credits`.
+"""A Lambda function that spends credits. Each grant of credits is an id of the counter `credits`, with a last day.
 
-The function spends the amount of a request once, all of it or nothing. It uses the grants that end first.
+The function spends the whole amount of a request once, or nothing. It uses the grants that end first.
 """
 
 from __future__ import annotations

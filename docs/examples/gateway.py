@@ -1,8 +1,8 @@
 """A Lambda function in front of a language model. It holds the tokens that a call may use, and commits the used tokens.
 
 Even if many calls of a team run at once, a call begins only if the team's budget covers it. A request is charged once,
-also if Lambda or a queue runs the function twice for it. A stored answer is charged even if its hold has expired. If
-two runs overlap, the first run that commits decides the charge.
+also if Lambda or a queue runs the function twice for the request. A stored answer is charged even if its hold has
+expired. If two runs overlap, the first run that commits decides the charge.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def handler(request: dict[str, Any], context: object) -> dict[str, Any]:
 
 
 def charge(budget: tuple[str, str], hold: str, tokens: int) -> None:
-    """Commit the used tokens once. If the budget has no room for them, commit the held amount."""
+    """Commit the used tokens once. If the budget has no room for so many, commit the held amount."""
     try:
         try:
             tally.commit_hold(*budget, hold, amount=tokens)  # if the hold has expired, this takes the tokens again

@@ -1,6 +1,6 @@
 """Gets a machine's token for calls of Tally over HTTP, and keeps the token until shortly before it expires.
 
-Cognito bills each token that it gives out. Make one `Tokens` for the process; threads may share it.
+Cognito bills each token that it gives out. Make one `Tokens` for a process: its threads may share the object.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable
 
-EARLY = 0.1  # a token is renewed after 90 % of its life, so that it does not expire on its way
+EARLY = 0.1  # a token is renewed after 90 % of its life, so that it does not expire before a request arrives
 TIMEOUT_S = 5
 
 
 class Tokens:
-    """The token of one program. `url`: the stack's output TokenUrl."""
+    """The token of one program. `url`: the stack's output TokenUrl. `clock`: returns seconds."""
 
     def __init__(
         self,

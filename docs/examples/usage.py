@@ -13,7 +13,7 @@ tally = Tally.from_environment(caller="account")  # once, at cold start
 
 
 def handler(event: dict[str, Any], context: object) -> dict[str, Any]:
-    """Answer the page of the customer who is signed in. It costs one request, and one read unit for each number."""
+    """Answer the page of the customer who is signed in. The page costs a request, and a read unit for each number."""
     customer = event["requestContext"]["authorizer"]["jwt"]["claims"]["sub"]
     tallies = tally.get_any_tallies([f"{counter}:{customer}" for counter in LABELS])["tallies"]
     rows = "".join(f"<tr><th>{LABELS[answer['counter']]}</th><td>{usage_text(answer)}</td></tr>" for answer in tallies)

@@ -8,7 +8,7 @@ from constructs import Construct
 
 
 class Webhook(Construct):
-    """POSTs the detail of each event, with a header that only you and the receiver know."""
+    """POSTs the detail of each event, with a secret header. The queue `given_up` keeps events that failed for a day."""
 
     def __init__(
         self, scope: Construct, id: str, *, bus_arn: str, url: str, header_value: SecretValue, rate_per_s: int = 50

@@ -144,7 +144,7 @@ def test_a_sweep_judges_and_writes_the_metrics_of_every_counter(
     assert [metered[name]["DriftConfirmed"] for name in counters.COUNTERS] == [[0.0]] * len(counters.COUNTERS)
     assert (ledger.drift(), ledger.heartbeats()) == ([5], ["HEARTBEAT#k", "heartbeat#k"])
     ledger.now_s += 9
-    assert "minutes" not in ledger.sweep(), "no second sweep judges within a minute"
+    assert "minutes" not in ledger.sweep(), "a sweep within 10 s of another sweep does not judge"
     assert metrics(capsys.readouterr().out)["plays"]["DriftConfirmed"] == [0.0], (
         "four judged minutes are too few to confirm drift"
     )

@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
     overview = ""
     """The text of --help; empty: the text of argparse."""
     passes_unknown_options = True
-    """Whether unknown options go to another program."""
+    """Whether unknown options go to another program, or from the parser of all commands to that of one command."""
     _args: Sequence[str] = ()
 
     def parse_known_args(  # type: ignore[override]  # argparse overloads this for other namespaces

@@ -20,7 +20,7 @@ from tests.patience import wait_for
 
 pytestmark = pytest.mark.long
 
-# `void`: the script does not wait for the answers.
+# `void`: the script does not wait for the answers. PAGE (plain.py) explains `haste`, `endless` and `asking`.
 PLAY = "void tally.increment('plays', arg)"
 BURST = "void Array.from({ length: 10 }, () => tally.increment('plays', arg))"
 
@@ -87,7 +87,7 @@ def test_a_page_that_is_left_before_its_answers_delays_no_other_tab(
     browser: Browser, api: FaultyApi, dev: Dev, video: str
 ) -> None:
     left, other = browser.open_tab(api=api.server.origin, endless="1"), browser.open_tab(api=api.server.origin)
-    gate = api.gate = threading.Event()
+    gate = api.gate = threading.Event()  # the answer to the play of `left` waits for the gate
     left.run(PLAY, video)
     wait_for(lambda: dev.plays(video) == 1)
     api.gate = None  # the other tab may send the play of `left`, too

@@ -151,7 +151,7 @@ def history(dev: Dev) -> Iterator[None]:
 
 
 def begin_series(store: Store) -> bool:
-    """Makes the series begin 20 hours ago. Returns False if the sweep changed the progress meanwhile."""
+    """Makes the series begin 20 hours ago. Returns False if the sweep changed the progress after it was read."""
     stored, hour = progress.read(store), int(time.time()) // 3600
     since = progress.minutes_of(store.settings, hour - 20)[0]
     new = progress.Progress(since, store.settings.minute_of(time.time()) - 1, hour)

@@ -237,7 +237,7 @@ class SimulatedWorld(EngineStreams):
         current = watermark.read(store)
         now_s = CLOCK.now_s()
         if not current.is_too_fresh(store.settings, now_s):
-            untimed = replace(store, clock=lambda: 0.0)  # a busy machine must not end the sweep early
+            untimed = replace(store, clock=lambda: 0.0)  # so a busy machine does not end the sweep early
             watermark.advance(untimed, self.streams, current, now_s)  # type: ignore[arg-type]
             judge.judge(store, current, now_s, until_s=float("inf"))
         if self.sweeps_series:
@@ -468,7 +468,7 @@ class SimulatedWorld(EngineStreams):
                 self.truth.lost_changes |= {number} if consumer == "rollup" else set()
 
     def _client_with_late_write(self, late_writes: list[tuple[str, dict[str, Any]]]) -> WatchedClient:
-        """Returns a client whose process dies at its first write. The client adds the write to `late_writes`."""
+        """Returns a client whose process dies at its first write. Adds the write to `late_writes`: it commits late."""
         client = WatchedClient(self.wire)
 
         def defer(number: int, name: str, parameters: dict[str, Any]) -> None:

@@ -185,7 +185,7 @@ class TeamSchedule:
             return
 
     def sweep(self) -> None:
-        """Run the sweep, which stores how far the consumer has come."""
+        """Store how far the consumer has come, as the sweep does."""
         store, passed_s = self.team.store, self.clock() - LISTED_AFTER_S
         for shard in self.shards:
             key = keys.key(*keys.checkpoint_key("items", "shop", shard.shard))
@@ -232,6 +232,7 @@ class TeamSchedule:
         self.write()
         for difference in recount.set_many(list(recount.all_differences())):
             self.write()
+            # A record may have moved the number after the read of the difference.
             assert recount.set_number(difference) or recount.set_number(recount.difference(difference.group))
             self.deliver_all()
         recount.close(has_counted_all=True)

@@ -114,7 +114,7 @@ def test_a_post_that_gets_likes_during_each_count_is_repaired_by_the_ledger(
     monkeypatch.setattr(recount.queries, "partition_pages", like_and_read_pages)
     first_count = reconciler.count(LIKES, "p")
     assert first_count.unproven_reason == recount.TALLY_MOVED
-    assert first_count.low <= -5 <= first_count.high < 0  # a count of a moving tally gives bounds
+    assert first_count.low <= -5 <= first_count.high < 0  # a count of a moving tally bounds the correction
     assert repair(reconciler) is not None
     new_likes = next(users)  # users have the numbers 0, 1, 2 …, so the next number is how many have liked
     assert (world.tally(), repairs(world)) == (3 + new_likes, [(-5, "ledger")])

@@ -125,7 +125,7 @@ class Model:
         batch = shard.records[max(0, shard.position - repeats) : shard.position + size]
         end = shard.position + len(shard.records[shard.position : shard.position + size])
         fate = self.chance.random()
-        for _ in range(8):
+        for _ in range(8):  # attempts
             checkpoint = shard.checkpoint
             if self.has_rule("read the checkpoint first"):
                 yield

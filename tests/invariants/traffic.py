@@ -275,7 +275,7 @@ class Traffic:
         old = self._restore(
             number, self.chance.choice([46, 47, 55]), now_minute - self.chance.randint(60, 1000), nonce_start
         )
-        self.truth.without_minute.add(tally)  # the nonce decides on which minute the edit is booked
+        self.truth.without_minute.add(tally)  # the nonce decides on which minute the edit is booked: 0 is not checked
         for record in self.world.take_written(may_repair=False):
             self.truth.note_edit(tally, 0, amount_of(tally, record["dynamodb"]["NewImage"]) - old)
 

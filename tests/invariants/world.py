@@ -33,7 +33,7 @@ from tests.faults import FaultProxy, Plan
 from tests.invariants.streaming import ConsumerWorld
 
 VIDEO, POST, AUTHOR = "v1", "p1", "author"
-CALLER_TRIES_MAX = 40
+CALLER_TRIES_MAX = 40  # with FAULT_MIX, no change meets so many faults
 FAULT_MIX = {
     faults.CONFLICT: 0.2, faults.THROTTLED_TRANSACTION: 0.05, faults.LOSE_RESPONSE: 0.05, faults.FAIL_AFTER: 0.05,
     faults.FAIL_BEFORE: 0.05,
@@ -54,7 +54,7 @@ class World(ConsumerWorld):
     """The counter whose children `like` puts and `unlike` removes: likes of posts, or another counter of children."""
 
     def call(self, caller: str | None = None, **fields: Any) -> Call:
-        """Returns the call of a new invocation. `caller`: None if nobody has signed in. `fields`: others of `Call`."""
+        """Returns the call of a new invocation. `caller`: None: nobody has signed in. `fields`: more of `Call`."""
         return Call(self.store, caller, **fields)
 
     def with_deadline(self, within_s: float, caller: str | None = None) -> tuple[World, Call]:

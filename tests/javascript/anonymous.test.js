@@ -4,8 +4,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { API, HOUR_MS, World, json, refusal, token, requestLost, neverAnswers } from "./world.js";
 
-const ANYONE = { anonymous: true };
-const SECRET = `tally1-own ${API} `; // the secret's item; with `counter id` behind this name: the item of a like
+const ANONYMOUS = { anonymous: true };
+const SECRET = `tally1-own ${API} `; // the name of the secret's item; an item `${SECRET}counter id` is of a like
 const ann = () => ({ user: () => "ann", token: () => token("ann") });
 // Ann's page reads the browser's likes, to take them over. The answer arrives after another page has changed the like.
 const changeDuringRead = async (world, page, present) => {
@@ -14,13 +14,13 @@ const changeDuringRead = async (world, page, present) => {
   world.openTab(ann());
   await world.runPending();
   world.moveClock(1000);
-  await world.resultOf(page.like("hearts", "home", present, ANYONE));
+  await world.resultOf(page.like("hearts", "home", present, ANONYMOUS));
   deliverAnswer();
 };
 
 test("a browser likes, reads its like after a reload, and deletes it, with a secret that is in a header and in no URL", async () => {
   const world = new World();
-  await world.resultOf(world.openTab().like("hearts", "home", true, ANYONE));
+  await world.resultOf(world.openTab().like("hearts", "home", true, ANONYMOUS));
   const page = world.openTab();
   assert.deepEqual(await world.resultOf(page.mine(["hearts:home", "hearts:other"])), [
     { counter: "hearts", id: "home", present: true },
@@ -28,7 +28,7 @@ test("a browser likes, reads its like after a reload, and deletes it, with a sec
   ]);
   const secret = world.shared.items.get(SECRET);
   assert.ok(secret.length >= 22);
-  await world.resultOf(page.like("hearts", "home", false, ANYONE));
+  await world.resultOf(page.like("hearts", "home", false, ANONYMOUS));
   assert.equal(world.server.likers.size, 0);
   for (const { path, query, secret: header } of world.server.requests) {
     assert.equal(header, secret);
@@ -36,20 +36,20 @@ test("a browser likes, reads its like after a reload, and deletes it, with a sec
   }
 });
 
-test("a signed-in user likes as this user, and a like without user and without secret throws", async () => {
+test("a like counts the user who is signed in, and a like without a user and without a secret throws", async () => {
   const world = new World();
-  await world.resultOf(world.openTab(ann()).like("hearts", "home", true, ANYONE));
+  await world.resultOf(world.openTab(ann()).like("hearts", "home", true, ANONYMOUS));
   assert.deepEqual([...world.server.likers], ["hearts/home/ann"]);
   assert.throws(() => world.openTab().like("hearts", "home"), /nobody is signed in/);
   world.shared.full = true;
-  assert.throws(() => world.openTab().like("hearts", "home", true, ANYONE), /nobody is signed in/, "the storage keeps no secret");
+  assert.throws(() => world.openTab().like("hearts", "home", true, ANONYMOUS), /nobody is signed in/, "the storage keeps no secret");
   await assert.rejects(world.openTab().mine(["hearts:home"]), /nobody is signed in/);
 });
 
 test("the next page sends an unanswered like again, with the same key and secret", async () => {
   const world = new World();
   world.server.faults = [requestLost];
-  world.openTab().like("hearts", "home", true, ANYONE);
+  world.openTab().like("hearts", "home", true, ANONYMOUS);
   await world.runPending();
   const next = world.closeTabs();
   next.openTab();
@@ -59,11 +59,11 @@ test("the next page sends an unanswered like again, with the same key and secret
   assert.ok(sent.length > 1);
 });
 
-test("a like that waits is not sent after the storage was cleared, because its secret is deleted", async () => {
+test("a waiting like whose storage was cleared is not sent, because its secret is deleted, too", async () => {
   const world = new World();
   const page = world.openTab();
   world.navigator.onLine = false;
-  const outcome = page.like("hearts", "home", true, ANYONE);
+  const outcome = page.like("hearts", "home", true, ANONYMOUS);
   await world.runPending();
   world.shared.clear();
   world.navigator.onLine = true;
@@ -72,10 +72,10 @@ test("a like that waits is not sent after the storage was cleared, because its s
   assert.deepEqual(world.server.sent, []);
 });
 
-test("a like that waits is not sent after only its secret was deleted", async () => {
+test("a waiting like whose secret alone was deleted is forgotten, and not sent", async () => {
   const world = new World();
   world.navigator.onLine = false;
-  const outcome = world.openTab().like("hearts", "home", true, ANYONE);
+  const outcome = world.openTab().like("hearts", "home", true, ANONYMOUS);
   world.shared.items.delete(SECRET);
   world.navigator.onLine = true;
   world.fireEvent("online");
@@ -84,11 +84,11 @@ test("a like that waits is not sent after only its secret was deleted", async ()
 });
 
 for (const time of ["abc", "null", "1e400"])
-  test(`a stored time of a like that is not a number, ${time}, loses no like without an answer`, async () => {
+  test(`if the stored time of a like is ${time}, which is no number, the next page sends a like without an answer again`, async () => {
     const world = new World();
     world.shared.items.set(`${SECRET}hearts home`, time);
     world.server.faults = [requestLost];
-    world.openTab().like("hearts", "home", true, ANYONE);
+    world.openTab().like("hearts", "home", true, ANONYMOUS);
     await world.runPending();
     const next = world.closeTabs();
     next.openTab();
@@ -96,11 +96,11 @@ for (const time of ["abc", "null", "1e400"])
     await next.until(() => Number(next.shared.items.get(`${SECRET}hearts home`)) > 1);
   });
 
-test("a like gets a later time than the stored time, which may have a fraction of a millisecond", async () => {
+test("a like gets a later time than the stored time of the last like, also if this has a fraction of a millisecond", async () => {
   const world = new World();
   const before = Date.now() + HOUR_MS + 0.5;
   world.shared.items.set(`${SECRET}hearts home`, String(before));
-  await world.resultOf(world.openTab().like("hearts", "home", true, ANYONE));
+  await world.resultOf(world.openTab().like("hearts", "home", true, ANONYMOUS));
   assert.ok(Number(world.shared.items.get(`${SECRET}hearts home`)) > before);
 });
 
@@ -109,12 +109,12 @@ for (const malformed of ["", "short", "ë\n and no header", "s".repeat(256)])
     const world = new World();
     world.shared.items.set(SECRET, malformed);
     await assert.rejects(world.openTab().mine(["hearts:home"]), /nobody is signed in/);
-    await world.resultOf(world.openTab().like("hearts", "home", true, ANYONE));
+    await world.resultOf(world.openTab().like("hearts", "home", true, ANONYMOUS));
     assert.notEqual(world.shared.items.get(SECRET), malformed);
     world.shared.items.set(SECRET, malformed);
     assert.equal((await world.resultOf(world.openTab().increment("plays", "9f3a"))).state, "counted");
     world.navigator.onLine = false;
-    const outcome = world.openTab().like("hearts", "home", false, ANYONE);
+    const outcome = world.openTab().like("hearts", "home", false, ANONYMOUS);
     world.shared.items.set(SECRET, malformed);
     world.navigator.onLine = true;
     world.fireEvent("online");
@@ -122,34 +122,35 @@ for (const malformed of ["", "short", "ë\n and no header", "s".repeat(256)])
     assert.equal(world.server.sent.filter(({ method }) => method === "DELETE").length, 0);
   });
 
-// An adoption has three requests: it reads the browser's likes, puts the user's like, and deletes the browser's like.
+// A takeover has three requests, 0 to 2: it reads the browser's likes, puts the user's like, deletes the browser's like.
+// The page closes at one of them; with 3, the page does not close before the end.
 for (let lastRequest = 0; lastRequest < 4; lastRequest++)
   for (const arrives of [true, false])
     test(`a user who signs in takes over the like, although the page closes ${arrives ? "after" : "before"} request ${lastRequest} is handled`, async () => {
       const world = new World();
-      await world.resultOf(world.openTab().like("hearts", "home", true, ANYONE));
+      await world.resultOf(world.openTab().like("hearts", "home", true, ANONYMOUS));
       let requests = 0;
       let fewestLikers = 1;
-      const watchedAnswer = (request, server) => {
+      const answerAndCountLikers = (request, server) => {
         const answer = server.answer(request);
         fewestLikers = Math.min(fewestLikers, server.likers.size);
         return answer;
       };
-      const lastAnswer = (request, server) => (arrives && watchedAnswer(request, server), neverAnswers());
-      world.server.faults = () => (requests++ === lastRequest ? lastAnswer : watchedAnswer);
+      const lastAnswer = (request, server) => (arrives && answerAndCountLikers(request, server), neverAnswers());
+      world.server.faults = () => (requests++ === lastRequest ? lastAnswer : answerAndCountLikers);
       world.openTab(ann());
       for (let turn = 0; turn < 8; turn++) await world.runPending();
       const next = world.closeTabs();
-      next.server.faults = () => watchedAnswer;
+      next.server.faults = () => answerAndCountLikers;
       next.openTab(ann());
       await next.until(() => next.server.likers.has("hearts/home/ann") && next.server.likers.size === 1);
       await next.until(() => [...next.shared.items.keys()].every((name) => !name.endsWith("hearts home")));
       assert.equal(fewestLikers, 1, "the number is never one too low");
     });
 
-test("a like that one user is taking over is not taken over by the next user", async () => {
+test("if a user's takeover of a like waits for a token, the next user does not take over the like", async () => {
   const world = new World();
-  await world.resultOf(world.openTab().like("hearts", "home", true, ANYONE));
+  await world.resultOf(world.openTab().like("hearts", "home", true, ANONYMOUS));
   const session = { user: "ann", token: () => Promise.reject(new Error("no token yet")) };
   world.openTab({ user: () => session.user, token: () => session.token() });
   await world.until(() => world.shared.entries.length);
@@ -163,7 +164,7 @@ test("a like that one user is taking over is not taken over by the next user", a
 
 test("if a user deletes a like, the client also deletes the browser's like", async () => {
   const world = new World();
-  await world.resultOf(world.openTab().like("hearts", "home", true, ANYONE));
+  await world.resultOf(world.openTab().like("hearts", "home", true, ANONYMOUS));
   world.server.faults = ({ path }) => (path === "/anonymous" ? requestLost : undefined);
   await world.resultOf(world.openTab(ann()).like("hearts", "home", false));
   await world.until(() => !world.server.likers.size);
@@ -173,16 +174,16 @@ test("a like is taken over, although a frozen page learns late that an earlier d
   const world = new World();
   delete world.navigator.locks;
   const [frozen, page] = [world.openTab(), world.openTab()];
-  await world.resultOf(frozen.like("hearts", "home", true, ANYONE));
+  await world.resultOf(frozen.like("hearts", "home", true, ANONYMOUS));
   frozen.storage.listeners.length = 0;
   let deliverAnswer;
   world.server.faults = [(request, server) => new Promise((resolve) => (deliverAnswer = () => resolve(server.answer(request))))];
-  frozen.like("hearts", "home", false, ANYONE);
+  frozen.like("hearts", "home", false, ANONYMOUS);
   await world.runPending();
   page.retry();
   await world.until(() => !world.server.likers.size);
   world.moveClock(1000);
-  await world.resultOf(page.like("hearts", "home", true, ANYONE));
+  await world.resultOf(page.like("hearts", "home", true, ANONYMOUS));
   deliverAnswer();
   await world.runPending();
   world.openTab(ann());
@@ -195,16 +196,16 @@ for (const [failure, faults] of [
 ])
   test(`if the read of the likes to take over ${failure}, an open page reads the likes again`, async () => {
     const world = new World();
-    await world.resultOf(world.openTab().like("hearts", "home", true, ANYONE));
+    await world.resultOf(world.openTab().like("hearts", "home", true, ANONYMOUS));
     world.server.faults = faults;
     world.openTab(ann());
     await world.until(() => world.server.likers.has("hearts/home/ann") && world.server.likers.size === 1);
   });
 
-test("if a like counts during the read of the likes to take over, an open page reads the likes again", async () => {
+test("if a like counts while a page reads the likes to take over, the page reads the likes again", async () => {
   const world = new World();
   const page = world.openTab();
-  await world.resultOf(page.like("hearts", "home", true, ANYONE));
+  await world.resultOf(page.like("hearts", "home", true, ANONYMOUS));
   await changeDuringRead(world, page, true);
   await world.until(() => world.server.likers.has("hearts/home/ann") && world.server.likers.size === 1);
 });
@@ -212,15 +213,15 @@ test("if a like counts during the read of the likes to take over, an open page r
 test("a like that is deleted during the read of the likes to take over is not taken over", async () => {
   const world = new World();
   const page = world.openTab();
-  await world.resultOf(page.like("hearts", "home", true, ANYONE));
+  await world.resultOf(page.like("hearts", "home", true, ANONYMOUS));
   await changeDuringRead(world, page, false);
   await world.runPending();
   assert.deepEqual([...world.server.likers, ...world.shared.entries], []);
 });
 
-test("a like that Tally does not store is not taken over", async () => {
+test("a like of the browser that Tally does not have is not taken over, and its item is removed", async () => {
   const world = new World();
-  await world.resultOf(world.openTab().like("hearts", "home", true, ANYONE));
+  await world.resultOf(world.openTab().like("hearts", "home", true, ANONYMOUS));
   world.server.likers.clear();
   world.openTab(ann());
   await world.until(() => ![...world.shared.items.keys()].some((name) => name.endsWith("hearts home")));
@@ -229,7 +230,7 @@ test("a like that Tally does not store is not taken over", async () => {
 
 test("if Tally refuses the user's like of a takeover, later pages do not send it again", async () => {
   const world = new World();
-  await world.resultOf(world.openTab().like("hearts", "home", true, ANYONE));
+  await world.resultOf(world.openTab().like("hearts", "home", true, ANONYMOUS));
   world.server.faults = ({ path }) => (path.endsWith("/mine") ? () => refusal(409, "counter-retired") : undefined);
   for (let page = 0; page < 3; page++) {
     world.openTab(ann());
@@ -241,9 +242,9 @@ test("if Tally refuses the user's like of a takeover, later pages do not send it
 test("forget() deletes all anonymous likes, also those that wait, and then deletes the secret", async () => {
   const world = new World();
   const page = world.openTab();
-  for (const id of ["a", "b"]) await world.resultOf(page.like("hearts", id, true, ANYONE));
+  for (const id of ["a", "b"]) await world.resultOf(page.like("hearts", id, true, ANONYMOUS));
   world.server.faults = [requestLost];
-  page.like("hearts", "c", true, ANYONE);
+  page.like("hearts", "c", true, ANONYMOUS);
   await world.runPending();
   const outcomes = await world.resultOf(page.forget());
   assert.deepEqual(outcomes.map(({ state }) => state), ["counted", "counted", "counted"]);
@@ -256,7 +257,7 @@ test("forget() deletes all anonymous likes, also those that wait, and then delet
 test("if a page is closed during forget(), the next page deletes the other likes", async () => {
   const world = new World();
   const page = world.openTab();
-  for (const id of ["a", "b"]) await world.resultOf(page.like("hearts", id, true, ANYONE));
+  for (const id of ["a", "b"]) await world.resultOf(page.like("hearts", id, true, ANONYMOUS));
   world.server.faults = () => neverAnswers;
   page.forget();
   await world.runPending();
@@ -270,7 +271,7 @@ test("if a page is closed during forget(), the next page deletes the other likes
 test("if it is in doubt whether forget() deleted a like, a later page deletes it", async () => {
   const world = new World();
   const page = world.openTab();
-  await world.resultOf(page.like("hearts", "a", true, ANYONE));
+  await world.resultOf(page.like("hearts", "a", true, ANONYMOUS));
   world.server.faults = () => requestLost;
   page.forget();
   await world.runPending();
@@ -288,12 +289,12 @@ test("if it is in doubt whether forget() deleted a like, a later page deletes it
   assert.equal(next.server.likers.size, 0);
 });
 
-test("a like after forget() keeps the secret", async () => {
+test("after a like that follows forget(), the browser keeps the secret", async () => {
   const world = new World();
   const page = world.openTab();
-  await world.resultOf(page.like("hearts", "a", true, ANYONE));
+  await world.resultOf(page.like("hearts", "a", true, ANONYMOUS));
   const forgotten = page.forget();
-  const liked = page.like("hearts", "b", true, ANYONE);
+  const liked = page.like("hearts", "b", true, ANONYMOUS);
   await world.resultOf(Promise.all([forgotten, liked]));
   assert.deepEqual([...world.server.likers].map((liker) => liker.split("/")[1]), ["b"]);
   assert.ok(world.shared.items.get(SECRET));

@@ -1,5 +1,5 @@
-// Tests of clocks that are set, and of machines that sleep. Node knows how long a machine has run. A browser's monotonic
-// clock may stop while the machine sleeps.
+// Tests of clocks that are set, and of machines that sleep. Node's monotonic clock runs while the machine sleeps. A
+// browser's monotonic clock may stop.
 
 import assert from "node:assert/strict";
 import os from "node:os";
@@ -9,8 +9,8 @@ import { HOUR_MS, World, answerLost, json, neverAnswers, requestLost } from "./w
 const DAY_MS = 24 * HOUR_MS;
 const SINCE_1970_MS = 56 * 365 * DAY_MS; // the clock of a world begins in 2026
 
-/** Makes a world with a machine. `run` and `sleep` let time pass, and `moveClock` sets the machine's clock.
- * `kind`: "node" has no document. */
+/** Makes a world with a machine. `run` and `sleep` let time pass, while the machine runs or sleeps, and run no timer.
+ * `moveClock` sets the machine's clock. `kind`: "node" or "browser". */
 const machine = (kind) => {
   const world = new World();
   let [ranMs, sleptMs] = [0, 0];
@@ -36,7 +36,7 @@ for (const kind of ["node", "browser"])
       await world.runPending();
       world.run(2000);
       world.moveClock(ms);
-      page.retry(); // The timers of this world run by the clock that was set.
+      page.retry(); // the timers of this world run by the clock that was set, so a pause might not end
       assert.equal((await world.resultOf(outcome)).state, "counted");
       assert.equal(world.server.counts.get("9f3a"), 1);
     });
@@ -55,7 +55,7 @@ for (const kind of ["node", "browser"])
   }
 
 for (const [kind, setMs] of [["node", 0], ["node", -30 * HOUR_MS], ["browser", 0]])
-  test(`in a ${kind}, a change is not sent again after a sleep longer than its receipt lives (clock set by ${setMs} ms)`, async () => {
+  test(`in a ${kind}, a change whose receipt expired during a sleep is in doubt, and is not sent again (clock set by ${setMs} ms)`, async () => {
     const world = machine(kind);
     world.server.faults = [answerLost];
     const outcome = world.openTab().increment("plays", "9f3a");
@@ -67,7 +67,7 @@ for (const [kind, setMs] of [["node", 0], ["node", -30 * HOUR_MS], ["browser", 0
     assert.equal(world.server.counts.get("9f3a"), 1);
   });
 
-test("the first answer corrects the times of earlier changes, so a clock that is set later changes no age", async () => {
+test("the first answer corrects when earlier changes were sent, so a clock that is set later changes no age", async () => {
   const world = machine("browser");
   world.server.aheadMs = 2 * DAY_MS;
   world.server.faults = ({ path }) => (path.includes("9f3a") ? requestLost : undefined);
@@ -83,7 +83,7 @@ test("the first answer corrects the times of earlier changes, so a clock that is
   assert.equal((await world.resultOf(outcome)).state, "counted");
 });
 
-test("a page corrects the times of changes that an earlier page made for another user", async () => {
+test("a page of a user corrects when an anonymous change of an earlier page was sent", async () => {
   const world = machine("browser");
   const signedIn = { user: () => "ann", token: () => Promise.reject(new Error("no session")) };
   world.server.faults = [requestLost];
@@ -114,7 +114,7 @@ for (const kind of ["node", "browser"])
     assert.equal(world.server.counts.get("9f3a"), 1);
   });
 
-test("a change that a tab was denied two days ago, and that another tab has just sent, does not end in doubt", async () => {
+test("a change that was denied two days ago, and that another tab has just sent, does not end in doubt", async () => {
   const world = machine("browser");
   mock.method(console, "warn", () => {});
   world.server.faults = () => () => json(403, {});

@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { TallyFunctions } from "../../tally/javascript/lambda.js";
 
+/** Returns a client whose invocations get this answer, and the list of the events that the client sends. */
 const clientWith = (answer) => {
   const sent = [];
   const send = async ({ input }) => {
@@ -50,7 +51,7 @@ test("a value that JSON cannot hold raises a TypeError, and nothing is sent", as
   assert.deepEqual(sent, []);
 });
 
-test("an error of the credentials is not retried", async () => {
+test("a request without credentials is not retried, and the caller gets the SDK's error", async () => {
   const credentialsError = Object.assign(new Error("Could not load credentials"), { name: "CredentialsProviderError" });
   const { sent, tally } = clientWith(() => Promise.reject(credentialsError));
   await assert.rejects(tally.increment({ counter: "usage", id: "7c20", amount: 5 }), credentialsError);

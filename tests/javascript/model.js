@@ -36,12 +36,12 @@ export const chance = (seed) => {
 export const token = (sub, signIn) => `e30.${btoa(JSON.stringify({ sub, signIn })).replace(/=/g, "")}.signature`;
 
 /** Tally without faults. The id `closed` has reached its limit. `timesCounted`: how often each key was counted.
- * `likes`: whether a liker likes a post, by both. `delayed`: the keys of requests that have not arrived. */
+ * `likes`: whether a post is liked, by `liker post`. `delayed`: the keys of requests that have not arrived. */
 class Server {
   timesCounted = new Map();
   likes = new Map();
   delayed = new Set();
-  /** The keys whose receipt was asked for while their request was delayed. The outcome of such a change is unknown. */
+  /** The keys whose receipt was asked for while their request was delayed. The outcome of such a change may be untrue. */
   askedWhileDelayed = new Set();
   /** The changes of likes that counted, in their order. */
   likeChanges = [];
@@ -90,7 +90,7 @@ class Server {
   }
 }
 
-/** Answers that do not come from a working Tally, but from a gateway or a captive portal, for example. */
+/** Answers that Tally does not give while it works: of a gateway or a captive portal, for example. */
 const FALSE_ANSWERS = [
   [503, { type: `${PROBLEM}busy` }, { "retry-after": "7" }], [503, { message: "Service Unavailable" }], [429, { message: "Too many" }],
   [500, { message: "Internal Server Error" }], [504, null], [401, { message: "Unauthorized" }], [403, { message: "Forbidden" }],
@@ -120,7 +120,7 @@ export class Model {
 
   // --- time
 
-  /** Runs a function after `ms`, or when the tab thaws. `tab`: null if the function is not of a tab. */
+  /** Runs a function after `ms`; while its tab is frozen, the function waits. `tab`: null if the function is of no tab. */
   startTimer(tab, run, ms) {
     const timer = { tab, run, dueMs: this.clock.ms + Math.max(0, ms) };
     this.timers.add(timer);
@@ -199,7 +199,7 @@ export class Model {
     tab.frozen = true;
   }
 
-  /** Ends the freeze of a tab, as after a sleep: the tab gets no event. */
+  /** Ends the freeze of a tab without an event, as when the machine wakes. */
   wake(tab) {
     tab.frozen = false;
     for (const run of tab.pending.splice(0)) run();
@@ -251,7 +251,7 @@ export class Model {
 
   // --- storage
 
-  /** Returns the view of one tab on the storage. */
+  /** Returns the storage as one tab sees it. Its writes are events in the other tabs. */
   storageOf(tab) {
     const guard = (run) => (...values) => {
       if (tab.isStorageDenied) throw new DOMException("denied", "SecurityError");

@@ -10,7 +10,7 @@ const SEEDS = Number(process.env.SEEDS ?? 12);
 const STEPS = 120;
 const DAY_MS = 24 * HOUR_MS;
 const SINCE_1970_MS = Date.UTC(2026, 10, 22); // the clock of `Model` begins one day later
-const SURE_RECEIPT_MS = 20 * HOUR_MS; // a receipt lives 24 hours, and the client ignores the last hour
+const SURE_RECEIPT_MS = 20 * HOUR_MS; // a receipt lives 24 hours, and the client does not use the last hour
 const USERS = ["ann", "bob"];
 const VIDEOS = ["v1", "v2", "closed"];
 const POSTS = ["post-1", "post-2"];
@@ -27,8 +27,8 @@ class History {
   constructor(seed) {
     this.model = new Model(seed);
     this.random = this.model.chance;
-    /** Whether the history takes days, so receipts expire. If not, clocks are set by hours. docs/browser.md says why the
-     * client cannot handle both. */
+    /** Whether the history takes days, so receipts expire. If not, clocks are set by hours or days. docs/browser.md says
+     * why the client cannot handle both. */
     this.takesDays = this.random.often(0.5);
     /** Whether the storage never fails. */
     this.isStorageReliable = this.random.often(0.5);
@@ -64,6 +64,7 @@ class History {
     return awake.length ? this.random.pick(awake) : this.open();
   }
 
+  // Records a change. `promise`: the call's promise of the outcome.
   record(tab, fields, promise, key) {
     const change = { tab, ...fields, promise, key };
     promise.then((outcome) => Object.assign(change, { outcome, endedMs: this.model.clock.ms }));
@@ -149,7 +150,7 @@ class History {
       "open", "close", "freeze", "thaw", "user", "token", "token", "network", "storageFull", "storageDenied", "setClock", "storeJunk", "faults",
       "retry", ...(random.often(0.2) ? ["forgetUser", "clear"] : []), ...(random.often(0.1) ? ["forgetBrowser"] : []),
     ]);
-    // "open" opens two tabs while fewer than four are open: `this[event]` below opens the second tab.
+    // The event "open" opens a second tab if fewer than four tabs are open. `this[event]` below opens the first.
     if (event === "open" && model.alive.length < 4) this.open();
     if (event === "close") model.close(this.tab);
     if (event === "freeze") model.freeze(this.tab);
@@ -182,7 +183,7 @@ class History {
     this.open().client.increment("plays", "probe").then(({ state }) => (this.probe = state));
     await model.pass(2 * MINUTE_MS);
     // If a clock was set by hours or days, another page cannot tell how long ago the change was sent.
-    assert.ok(this.probe === "counted" || (this.probe === "doubt" && !this.takesDays), `an anonymous play ended: ${this.probe}`);
+    assert.ok(this.probe === "counted" || (this.probe === "doubt" && !this.takesDays), `an anonymous play ended as ${this.probe}`);
     session.failure = "none";
     for (const user of [...USERS, ...USERS]) {
       Object.assign(session, { user, signIn: session.signIn + 1 });
@@ -220,9 +221,8 @@ class History {
     this.checkDoubts();
   }
 
-  // While a page lives, it knows how long ago it sent a change, even if its clock is set. So no change of the page ends in
-  // doubt, unless the change is so old that its receipt may have expired. Another page that asks for the receipt knows only
-  // the clock.
+  // While a page lives, it knows how long ago it sent a change, even if its clock is set. So if only this page sent the
+  // change and asked for its receipt, the change does not end in doubt while its receipt lives.
   checkDoubts() {
     const { model } = this;
     if (this.takesDays || this.cleared || !this.isStorageReliable || (this.setsClockForward && !model.clock.node)) return;
@@ -234,8 +234,8 @@ class History {
     }
   }
 
-  // When a user takes over a like, the user's like counts before the browser's like is deleted. At the end no browser's
-  // like is left.
+  // Checks takeovers: the user's like counts before the client deletes the browser's like. At the end no like of the
+  // browser is left.
   checkAdoptions() {
     const { server } = this.model;
     const callersKeys = new Set(this.changes.map(({ key }) => key));
@@ -251,7 +251,7 @@ class History {
     for (const [liker, present] of server.likes) assert.ok(users.includes(liker) || !present, `${liker} is not a user's like`);
   }
 
-  // Tally has the last change of each user's like of each post, if every change of this like was stored and not lost.
+  // Checks that Tally has the last change of each user's like of each post, if no change of this like may be lost.
   checkLikes() {
     const lastChanges = new Map();
     // If the storage was full, only the page's memory has a denied change. If the page closes, the change is lost.

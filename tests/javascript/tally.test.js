@@ -6,7 +6,7 @@ import { Tally } from "../../tally/javascript/tally.js";
 import { API, HOUR_MS, World, json, answerLost, refusal, token, requestLost, neverAnswers } from "./world.js";
 
 const ANN = { user: () => "ann", token: () => token("ann") };
-const portal = () => new Response("<h1>Sign in to the Wi-Fi</h1>", { status: 200 });
+const captivePortal = () => new Response("<h1>Sign in to the Wi-Fi</h1>", { status: 200 });
 
 test("a change is stored in the task of the click, before it is sent", async () => {
   const world = new World();
@@ -47,7 +47,7 @@ test("a page that is closed loses no change, because the next page sends its cha
 });
 
 for (const [reply, answer] of Object.entries({
-  "the page of a captive portal": portal,
+  "the page of a captive portal": captivePortal,
   "JSON of another server": () => json(200, { ok: true, counted: true }),
   "an answer for another id": () => json(200, { counter: "plays", id: "other", counted: true }),
   "a 500 of the gateway": () => json(500, { message: "Internal Server Error" }),
@@ -103,10 +103,10 @@ test("after a failure the client sends one change at a time, so a dead network l
   await world.until(() => world.server.sent.length === 3);
   for (let nth = 0; nth < 20; nth++) page.increment("plays", "more");
   await world.until(() => world.server.sent.length === 6);
-  assert.equal(world.shared.entries.filter(({ sent }) => sent).length, 4, "`first`, and one other change in each later request");
+  assert.equal(world.shared.entries.filter(({ sent }) => sent).length, 4, "`first`, and one of the 20 in each of 3 requests");
 });
 
-test("a counted change without an answer is not sent again after an hour, because the client asks for its receipt", async () => {
+test("if a change counted and its answer got lost, a page asks for the receipt 30 hours later, and does not send the change", async () => {
   const world = new World();
   world.server.faults = [answerLost];
   const page = world.openTab();
@@ -143,7 +143,7 @@ for (const [claim, hours, state, counts] of [
     assert.deepEqual(next.server.requests.slice(0, 2).map(({ path }) => path), ["/receipts", "/health"]);
   });
 
-test("a change that was never sent is sent after a month", async () => {
+test("a change that was never sent is sent a month later, without a request for a receipt", async () => {
   const world = new World();
   world.navigator.onLine = false;
   world.openTab().increment("plays", "9f3a");
@@ -156,7 +156,7 @@ test("a change that was never sent is sent after a month", async () => {
   assert.equal(next.server.requests.length, 1);
 });
 
-test("if the clock was set back, the client asks for the receipt of the change", async () => {
+test("if the clock was set back by hours after a change was sent, the client asks for the receipt of the change", async () => {
   const world = new World();
   world.server.faults = [answerLost];
   world.openTab().increment("plays", "9f3a");
@@ -235,6 +235,7 @@ test("a like without an answer is settled before the next change of this like is
   next.server.faults = [requestLost, answerLost];
   const outcome = next.openTab(ANN).like("hearts", "article-1", false);
   assert.equal((await next.resultOf(outcome)).state, "counted");
+  // The first PUT is of the first page. The next page sends the PUT three times, because two requests fail.
   assert.deepEqual(next.server.sent.map(({ method }) => method), ["PUT", "PUT", "PUT", "PUT", "DELETE"]);
   assert.deepEqual([...next.server.likers], []);
 });
@@ -275,6 +276,7 @@ test("a like is sent only with a token of the user who made the like", async () 
   let tokenCalls = 0;
   const page = world.openTab({ user: () => session.user, token: () => (tokenCalls++, session.token) });
   const outcome = page.like("hearts", "article-1");
+  // The world begins at 00:00.
   await world.until(() => world.server.sent.length === 0 && Date.now() > Date.UTC(2026, 10, 23, 0, 5));
   assert.ok(tokenCalls > 1);
   Object.assign(session, { user: "bob", token: token("bob") });
@@ -309,7 +311,7 @@ test("a call without a signed-in user throws, and so does a call with a malforme
   assert.throws(() => new Tally({ api: "api.example.com" }), /api must be an address/);
 });
 
-test("a play needs no preflight", async () => {
+test("a play needs no preflight, because its request has no header", async () => {
   const world = new World();
   world.openTab(ANN).increment("plays", "9f3a", { amount: 1 });
   await world.runPending();
@@ -346,7 +348,7 @@ test("clearing the storage loses no increment, and reverts no later change of a 
   assert.equal(world.server.counts.get("9f3a"), 1);
 });
 
-test("one tab sends at a time, and each tab learns the outcomes of its changes", async () => {
+test("one of three tabs sends at a time, so at most four requests are open, and each tab learns its outcomes", async () => {
   const world = new World();
   const tabs = [world.openTab(), world.openTab(), world.openTab()];
   let openRequests = 0;
@@ -388,7 +390,7 @@ test("a change whose stored text has an outcome is not sent, because its tab clo
   assert.deepEqual(world.shared.entries, []);
 });
 
-test("a key that the caller gives counts once, and its change keeps the time when it was sent", async () => {
+test("a key that two pages use counts once, and the second page asks for the receipt, because the change was sent before", async () => {
   const world = new World();
   const key = "playback-0000000000000001";
   world.server.faults = [answerLost];
@@ -433,7 +435,7 @@ test("a whole number beyond 2^53 is read as a BigInt, and every other number as 
   assert.equal(values[3].id, JSON.parse(quotedId));
 });
 
-test("the value of a limited counter has its limit, the amount that is left and the end of its period", async () => {
+test("a value has the limit, the amount that is left and the end of the period as Tally answers them", async () => {
   const world = new World();
   const value = { counter: "calls", id: "a", value: 30, limit: 1000, resets_at: 1795392000 };
   world.server.faults = [textAnswer(JSON.stringify({ tallies: [value] }).replace('"limit"', `"left":-${LARGE},"limit"`))];
@@ -455,7 +457,7 @@ test("reads return the numbers and likes in Tally's answer, and reject if anothe
   const world = new World();
   const page = world.openTab(ANN);
   const values = [{ counter: "plays", id: "9f3a", value: 42 }];
-  world.server.faults = [() => json(200, { tallies: values }), portal, () => refusal(400, "invalid-input"), requestLost];
+  world.server.faults = [() => json(200, { tallies: values }), captivePortal, () => refusal(400, "invalid-input"), requestLost];
   assert.deepEqual(await page.values(["plays:9f3a", "plays:9f3b"]), values);
   assert.deepEqual(world.server.requests[0].query.getAll("of"), ["plays:9f3a", "plays:9f3b"]);
   await assert.rejects(page.values(["plays:9f3a"]), /answered 200/);

@@ -16,6 +16,7 @@ const MINUTE_MS = 60e3;
 const KEY = "playback-0000000000000001";
 const ANN = { user: () => "ann", token: () => token("ann") };
 const gatewayAnswer = (status) => () => json(status, { message: "Forbidden" });
+/** Returns why each change of a page waits. */
 const reasons = (page) => page.waiting().map((entry) => entry.why);
 /** Returns the name and the text of a stored change. `name`: user (empty: anonymous), counter, id and key. */
 const storedChange = (name, fields = {}) => [
@@ -43,6 +44,7 @@ for (const [failure, options] of Object.entries({
     const outcomes = [page.increment("plays", "9f3a"), otherTab.increment("plays", "9f3a")];
     await world.runPending();
     assert.deepEqual((await Promise.all(outcomes)).map(({ state }) => state), ["counted", "counted"]);
+    // If `user` gives a user, the like waits for a token.
     await world.until(() => !page.user() || reasons(page)[0] === "no-token");
   });
 
@@ -87,6 +89,7 @@ test("a missing answer delays only its own change", async () => {
   await world.resultOf(Promise.all([page, otherTab].map((tab) => tab.increment("plays", "9f3a"))));
   assert.ok(Date.now() - startMs < 10e3, `${Date.now() - startMs} ms`);
   await world.until(() => Date.now() - startMs > MINUTE_MS);
+  // Without pauses between its attempts, the client would send far more than 30 requests in a minute.
   assert.ok(world.server.sent.length < 30, `${world.server.sent.length} requests`);
 });
 
@@ -98,8 +101,8 @@ test("a page that cannot store an outcome reports the outcome once, although ano
   const denied = () => {
     throw new DOMException("denied", "SecurityError");
   };
-  const answerAndDenyStorage = (request, server) => (Object.assign(page.storage, { setItem: denied, removeItem: denied }), server.answer(request));
-  world.server.faults = [answerAndDenyStorage];
+  const denyStorageAndAnswer = (request, server) => (Object.assign(page.storage, { setItem: denied, removeItem: denied }), server.answer(request));
+  world.server.faults = [denyStorageAndAnswer];
   await world.resultOf(page.increment("plays", "9f3a"));
   const otherTab = world.openTab();
   await world.until(() => !otherTab.waiting().length);
@@ -245,7 +248,8 @@ test("a caller who repeats the key of another tab's denied change learns that th
   assert.equal((await world.resultOf(outcome)).state, "denied");
 });
 
-/** Two tabs of a browser without locks send the same change. `deny` and `count` answer the first and the second request. */
+/** Two tabs of a browser without locks send the same change. `deny` answers the first tab with 403. `count` counts the
+ * change, and answers the second tab. */
 const sendFromTwoTabs = async () => {
   const world = new World();
   mock.method(console, "warn", () => {});
@@ -279,7 +283,7 @@ test("a tab does not store a denied change that another tab has counted and remo
   tabs.forEach((tab, at) =>
     tab.addEventListener("change", ({ detail: { entry, outcome } }) => entry.key === KEY && outcome && ends.push(`${at} ${outcome.state}`)),
   );
-  // The events of the storage come late.
+  // The events of the storage reach no tab in this test, as if they came late.
   for (const tab of tabs) tab.storage.listeners.length = 0;
   count();
   await world.until(() => ends.length);
@@ -302,8 +306,9 @@ test("a tab does not store a change whose receipt is denied after another tab ha
   [otherTab, page].forEach((tab, at) => tab.addEventListener("change", ({ detail: { outcome } }) => outcome && ends.push(`${at} ${outcome.state}`)));
   page.increment("plays", "9f3a", { key: KEY });
   await world.until(() => world.server.sent.length > 2);
-  // The events of the storage come late.
+  // The events of the storage reach no tab in this test, as if they came late.
   for (const tab of [otherTab, page]) tab.storage.listeners.length = 0;
+  // After two hours the client asks for the receipt first. `held`: the two requests for the receipt.
   world.moveClock(2 * HOUR_MS);
   const held = [];
   world.server.faults = ({ path }) => path.startsWith("/receipts") && ((request) => new Promise((answer) => held.push({ answer, request })));
@@ -332,6 +337,7 @@ test("a denied change is not sent without a pause if the storage keeps nothing",
   world.server.faults = () => (world.server.sent.length > 10 ? neverAnswers : gatewayAnswer(403));
   const storage = Object.assign(world.shared.openView(), { setItem: () => {} });
   const page = new Tally({ api: API, storage });
+  // The client cannot tell this storage from an item that another tab removed, so it sends the change once more.
   assert.equal((await world.resultOf(page.increment("plays", "9f3a"))).state, "denied");
   assert.equal(world.server.sent.length, 2);
 });
@@ -363,7 +369,7 @@ test("a like is not superseded if the storage cannot be read, because another ta
   assert.notEqual(first, "superseded");
 });
 
-test("while a browser says that it is offline, the client checks the network, and no change is in doubt", async () => {
+test("while a browser says that it is offline, the client asks only for /health, so no change is in doubt", async () => {
   const world = new World();
   world.navigator.onLine = false;
   world.server.faults = () => requestLost;
@@ -372,6 +378,7 @@ test("while a browser says that it is offline, the client checks the network, an
   const startMs = Date.now();
   await world.until(() => Date.now() - startMs > 10 * MINUTE_MS, 1000);
   assert.deepEqual([...new Set(page.waiting().map(({ why, sent }) => `${why} ${sent}`))], ["offline 0"]);
+  // In the last pauses, of 15 to 30 s, the client sends up to 4 requests a minute.
   assert.ok(world.server.requests.length < 40);
   world.server.faults = [];
   await world.resultOf(Promise.all(outcomes));
@@ -389,7 +396,7 @@ test("a negative retry-after is read as 0", async () => {
   assert.ok(world.server.requests.length < 20, String(world.server.requests.length));
 });
 
-test("a token may end with a line break, as a file does", async () => {
+test("a line break at the end of a token, as in a file, is not sent", async () => {
   const world = new World();
   const page = world.openTab({ user: () => "ann", token: () => `${token("ann")}\n` });
   assert.equal((await world.resultOf(page.like("hearts", "article-1"))).state, "counted");
@@ -458,7 +465,7 @@ for (const [reply, answer, state] of [
     assert.deepEqual([world.shared.entries, world.server.sent.length], [[], 1]);
   });
 
-test("items that another program stored under the client's prefix are not sent, and hide no change", async () => {
+test("items that another program stored under the client's prefix are not sent, and a change beside these items is sent", async () => {
   const world = new World();
   for (const [name, value] of [
     storedChange("x"), storedChange(""), storedChange(" plays . " + KEY), storedChange(" plays a/b " + KEY), storedChange(" plays 9f3a k more"),
@@ -466,6 +473,7 @@ test("items that another program stored under the client's prefix are not sent, 
     storedChange("ann hearts article-1 " + KEY, { present: "yes" }),
   ])
     world.shared.items.set(name, value);
+  // The name of an item says which change it is, and not its text.
   world.shared.items.set(...storedChange(" plays 9f3d " + KEY, { counter: "usage", id: "..", key: "k", user: "eve" }));
   const page = world.openTab(ANN);
   await world.until(() => !page.waiting().length);
@@ -484,10 +492,10 @@ test("a folder on a full disk keeps no partial change", { skip: process.platform
 
 test("a relative folder stays the same when the process changes its directory, and a URL is not a folder", () => {
   const path = mkdtempSync(join(tmpdir(), "tally-"));
-  const before = process.cwd();
+  const directoryBefore = process.cwd();
   process.chdir(path);
   const outbox = folder("outbox");
-  process.chdir(before);
+  process.chdir(directoryBefore);
   outbox.setItem("name", "text");
   assert.equal(folder(join(path, "outbox")).getItem("name"), "text");
   assert.throws(() => folder(pathToFileURL(path)), TypeError);
@@ -508,19 +516,20 @@ test("a folder may hold files and folders of other programs", async () => {
   await next.until(() => next.server.counts.get("9f3a") === 1);
 });
 
-test("the client reads each change of a backlog at most twice", async () => {
+test("the client reads each of 500 stored changes at most twice, and at most four times if the first answer was lost", async () => {
   const world = new World();
   for (let at = 0; at < 500; at++) world.shared.items.set(...storedChange(` plays 9f3a ${KEY}-${at}`));
   const storage = world.shared.openView();
   const { getItem } = storage;
   let reads = 0;
   storage.getItem = (name) => (reads++, getItem(name));
+  // The first answers for the 50 keys that end with 7 get lost.
   const lost = new Set();
   world.server.faults = ({ key }) => (key.endsWith("7") && !lost.has(key) ? (lost.add(key), answerLost) : undefined);
   new Tally({ api: API, storage });
   await world.until(() => world.server.counts.get("9f3a") === 500, 5000);
   await world.until(() => !world.shared.entries.length, 5000);
-  assert.ok(reads <= 500 * 2 + 50 * 2 + 10, `${reads} reads`); // 50 answers are lost
+  assert.ok(reads <= 500 * 2 + 50 * 2 + 10, `${reads} reads`);
 });
 
 test("numbers are read in parts of 6 KB, and a part without an answer fails no other part", async () => {
@@ -533,10 +542,11 @@ test("numbers are read in parts of 6 KB, and a part without an answer fails no o
     return () => json(200, { tallies: query.getAll("of").map((of) => ({ counter: "visits", id: of.slice(7), value: 1 })) });
   };
   const values = await world.openTab().values(pages);
+  // A character of Japanese has 9 bytes in an address, so 120 pages need more than 24 KB.
   assert.ok(Math.max(...sizes) < 6100 && sizes.length > 3, sizes.join());
   assert.deepEqual(values.map(({ counter, id }) => `${counter}:${id}`), pages);
   const failed = values.filter(({ error }) => error);
-  assert.ok(failed.length > 9 && failed.length < 60);
+  assert.ok(failed.length > 9 && failed.length < 60); // the pages of one part
   assert.equal(failed[0].error.detail, "fetch failed");
 });
 
@@ -546,6 +556,7 @@ test("the client asks for many receipts with one request, and alone for a receip
   for (let at = 0; at < 300; at++) {
     const [name, value] = storedChange(` plays v${at} ${KEY}-${at}`, { sent, tries: 1 });
     world.shared.items.set(name, value);
+    // Two thirds of the changes have counted.
     if (at % 3) world.server.answer({ method: "POST", path: `/counters/plays/v${at}/increments`, key: `${KEY}-${at}`, query: new URLSearchParams() });
   }
   world.moveClock(2 * HOUR_MS);
@@ -555,14 +566,14 @@ test("the client asks for many receipts with one request, and alone for a receip
   assert.equal(world.server.counts.size, 300);
   assert.equal(world.server.sent.length, 100);
   const receiptRequests = world.server.requests.filter(({ path }) => path === "/receipts");
-  // The refused request asked for up to 100 receipts.
+  // The client asks alone for each receipt of the refused request, which are up to 100.
   assert.ok(receiptRequests.length < 120, `${receiptRequests.length} requests`);
 });
 
 const storeOldChange = (world, counter, key) =>
   world.shared.items.set(...storedChange(` ${counter} old ${KEY}-${key}`, { sent: Date.now() - 2 * HOUR_MS, tries: 1 }));
 
-test("an old change of a counter that /health does not list waits until it is listed, and delays no other change", async () => {
+test("an old change waits until /health lists its counter, and delays no other change", async () => {
   const world = new World();
   for (const counter of ["constructor", "plays", "votes"]) storeOldChange(world, counter, 1);
   const page = world.openTab();
@@ -587,7 +598,7 @@ test("the client asks each time how long receipts live, because a deployment may
   storeOldChange(world, "plays", 2);
   page.retry();
   await world.until(() => !page.waiting().length);
-  assert.equal(world.server.sent.length, 1);
+  assert.equal(world.server.sent.length, 1, "the second change, sent 2 hours ago, is in doubt");
 });
 
 test("if requests for receipts fail, no other change is delayed", async () => {
@@ -613,6 +624,7 @@ for (const [failure, breakStorage] of Object.entries({
     breakStorage(world);
     await world.runPending();
     if (!world.server.sent.length) return assert.deepEqual(reasons(page), ["storage"]);
+    // The receipt has expired. The clock says so, and the server's time does not.
     world.server.receipts.clear();
     world.moveClock(30 * HOUR_MS);
     world.server.aheadMs = -30 * HOUR_MS;
@@ -620,7 +632,7 @@ for (const [failure, breakStorage] of Object.entries({
     assert.equal(world.server.counts.get("9f3a"), 1);
   });
 
-test("if a change with the same key and another amount waits, a change is refused at once, as Tally would refuse it", async () => {
+test("if a change with the same key and another amount waits, a new change is refused at once, as Tally would refuse it", async () => {
   const world = new World();
   world.server.faults = [neverAnswers];
   const page = world.openTab();

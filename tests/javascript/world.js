@@ -1,6 +1,6 @@
 // The world of one test: a clock that only the test moves, a server that counts each key once as Tally does, a storage
-// that tabs share, and locks. `faults` says how the server misbehaves: a list for the first requests, or a function that
-// returns the fault of a request. Without a fault the server answers.
+// that tabs share, and locks. `faults` says how the server misbehaves: a list with the faults of the next requests, or a
+// function that returns the fault of a request. Without a fault the server answers.
 
 import { mock } from "node:test";
 import { Tally } from "../../tally/javascript/tally.js";
@@ -29,7 +29,7 @@ export class Server {
   likers = new Set(); // `counter/id/user` or `counter/id/secret`
   faults = [];
   receiptsLiveS = { plays: 24 * 3600, hearts: 24 * 3600 };
-  aheadMs = 0; // how far this server's clock is ahead of the browser's clock
+  aheadMs = 0; // how far the server's clock is ahead of the browser's clock
 
   fetch = async (url, { method = "GET", body, headers = {}, signal } = {}) => {
     signal?.throwIfAborted();
@@ -162,8 +162,8 @@ export class World {
     return new Tally({ api: API, storage, ...options });
   }
 
-  /** Closes all tabs, and returns a world with the same server and stored items. The closed tabs get no event, no answer
-   * and no timer. */
+  /** Closes all tabs, and returns another world with the server and the stored items of this world. The closed tabs get no
+   * event, no answer and no timer. */
   closeTabs() {
     const server = this.server;
     this.server = new Server();

@@ -54,6 +54,7 @@ def test_a_receipt_with_the_longest_ids_and_key_or_a_page_of_600_bytes_costs_one
 
 COMMIT, READ, SPILL = ("TransactWriteItems", 4.0), ("GetItem", 1.0), ("PutItem", 1.0)
 COMMIT_WITH_RECEIPT = ("TransactWriteItems", 6.0)
+# Of each kind of change: the change, and the operation and the units of each request.
 COSTS: dict[str, tuple[Callable[[World], object], list[tuple[str, float]]]] = {
     "now": (lambda world: world.play("new"), [COMMIT]),
     "soon": (lambda world: world.play("new", counter=counters.VISITS), [SPILL]),

@@ -43,7 +43,7 @@ WRITES = ("PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems")
 
 @dataclass
 class Family:
-    """The parent `ID`, or another, and its children, in a deployment whose minutes are judged."""
+    """Parents and children in a deployment whose minutes are judged. Methods without an id are of the parent `ID`."""
 
     counter: Counter
     world: World
@@ -219,7 +219,7 @@ def test_the_sweep_removes_children_with_their_tally_and_nothing_drifts(family: 
     family.remove()
     family.deployment.run(1)
     assert min(family.world.shards(family.counter, ID).values()) < 0
-    assert family.sweep() == SweptParents(70 - 15 + 5, 0, 0, True)
+    assert family.sweep() == SweptParents(70 - 15 + 5, 0, 0, True), "children, parents, failed, finished"
     assert family.users() == set()
     assert family.sweep() == SweptParents(0, 0, 0, True), "the sweep keeps the tombstones"
     family.deployment.assert_no_drift()
@@ -430,7 +430,7 @@ def test_no_process_makes_a_shard_with_a_tombstone_long_after_the_removal(family
     assert MARKS_S_MAX + CALL_TIME_DEFAULT_S < TOMBSTONE_KEPT_S
     family.make(1)
     if process == "sweep":
-        with killing_at(family.store, 4, before=True):
+        with killing_at(family.store, 4, before=True):  # so that the sweep puts the last tombstones
             family.remove()
     family.world.proxy.forget()
     family.world.proxy.plan = acting_before({3: lambda: family.deployment.skip(MARKS_S_MAX + 1)}, "UpdateItem")
@@ -491,13 +491,16 @@ def test_a_removal_costs_the_documented_units(family: Family) -> None:
     family.deployment.post(16)
     with family.world.measure_units() as measured:
         family.remove()
+    # The parent, the row of the removal, and the text of the post; then a tombstone on each other shard.
     assert sum(units for name, units in measured if name != "GetItem") == 6 + 15
     with family.world.measure_units() as measured:
         family.sweep()
-    assert sum(units for name, units in measured if name == "TransactWriteItems") == 16 * 4 + 4
+    assert (
+        sum(units for name, units in measured if name == "TransactWriteItems") == 16 * 4 + 4
+    )  # the likes, and the row, which gets a new key
     family.deployment.skip(WAIT_S)
     with family.world.measure_units() as measured:
         family.sweep()
-    balance, remove = 2 * 16, 2 * 17  # every like was counted on one shard, and removed on another shard
+    balance, remove = 2 * 16, 2 * 17  # each like was counted on one shard, and removed on another; 17: also the row
     assert sum(units for name, units in measured if name == "TransactWriteItems") == balance + remove
     assert tallies.read_shards(Call(family.store), family.counter, ID) == []

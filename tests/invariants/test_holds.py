@@ -167,7 +167,7 @@ def test_a_hold_or_an_increment_releases_many_pages_of_expired_holds_if_it_needs
     assert (counting.stored(counters.STOCK), counting.amounts_by_state()) == (0, {EXPIRED: 60, HELD: 30})
 
 
-def test_expired_holds_of_another_item_are_not_released_and_do_not_block_this_items_holds(
+def test_expired_holds_of_another_item_are_not_released_and_do_not_block_holds_of_this_item(
     counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(holds, "DUE_PAGE_MAX", 2)
@@ -325,7 +325,7 @@ def test_a_sweep_or_a_refusal_without_an_expired_hold_changes_no_hold(counting: 
 
 
 @pytest.mark.parametrize("operation", ["Query", "GetItem"])
-def test_a_truncated_answer_about_holds_is_unreachable_and_never_a_404_or_409(
+def test_a_truncated_answer_about_holds_is_a_503_and_never_a_404_or_409(
     counting: Counting, clock: Clock, operation: str
 ) -> None:
     counting.stock(1)

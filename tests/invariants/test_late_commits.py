@@ -42,7 +42,7 @@ def sweep(budget: Budget) -> None:
 
 
 def sweep_in_vain(budget: Budget) -> None:
-    """Run a sweep that cannot release the hold, because a newer limit refuses it."""
+    """Run a sweep that cannot release the hold, because a newer limit refuses the release."""
     number, declared = budget.world.tally(budget.counter, budget.tally_id()), budget.counter
     floor, ceiling = (None, number) if declared.ceiling is None else (number, None)
     budget.counter = replace(declared, start=number, floor=floor, ceiling=ceiling)
@@ -115,7 +115,7 @@ def test_the_receipt_of_a_hold_is_kept_as_long_as_the_hold_can_be_committed(budg
     budget.release(first[RELEASED]["hold"])
     budget.commit(first[COMMITTED]["hold"], 20)
     began_s, amount_left = time.time(), budget.left()
-    receipts = [receipt for receipt in budget.world.receipts() if "data" in receipt]
+    receipts = [receipt for receipt in budget.world.receipts() if "data" in receipt]  # not of commits and releases
     records = budget.world.rows("HOLDS#SETTLED#")
     assert (len(receipts), len(records)) == (4, 2)
     for item in receipts + records:
@@ -141,7 +141,7 @@ def test_a_hold_can_be_committed_for_the_receipt_days_of_its_counter(world: Worl
     clock.pass_s(29 * DAY_S)
     budget.sweep()
     assert budget.commit(hold_id, 20)["changed"] is True
-    assert budget.left() == 980
+    assert budget.left() == 1_000 - 20
 
 
 @pytest.mark.parametrize(("old_days", "new_days"), [(9, 2), (9, None), (2, 9)])
@@ -179,7 +179,7 @@ def test_a_late_commit_and_a_void_count_in_the_period_of_the_hold_while_the_peri
     budget.sweep()
     budget.use(1_000)
     assert budget.commit(hold_id, 20)["changed"] is True
-    assert (budget.left(today), budget.left()) == (980, 0)
+    assert (budget.left(today), budget.left()) == (1_000 - 20, 0)
     assert budget.void(hold_id)["changed"] is True
     assert (budget.left(today), budget.left()) == (1_000, 0)
     minutes = Budget(world, MINUTES)
@@ -298,6 +298,7 @@ def test_each_expired_hold_counts_once_in_a_race_of_late_commits_releases_voids_
     proxy.plan = faults.random_faults(seed, {"TransactWriteItems": FAULT_MIX})
 
     def act(hold_id: str, name: str, change: Callable[..., dict[str, Any]], *arguments: int) -> tuple[str, str, Any]:
+        """Returns the hold (or the key of an amount that was used), `name`, and the body or the type of the error."""
         try:
             return hold_id, name, retry_until_final(partial(change, hold_id, *arguments))
         except (HoldSettledError, LimitReachedError) as error:
@@ -330,7 +331,7 @@ def test_each_expired_hold_counts_once_in_a_race_of_late_commits_releases_voids_
         ]
         states = {name for name, _ in successes}
         amounts = {body["amount"] for _, body in successes if "amount" in body}
-        assert state in (states or {EXPIRED})
+        assert state in (states or {EXPIRED})  # no call has settled a hold that the sweep released
         assert len(amounts) <= 1
         assert not {RELEASED, COMMITTED} <= states
         spent += int(record["used"]["N"]) if state == COMMITTED else 0

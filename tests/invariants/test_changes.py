@@ -58,8 +58,9 @@ def count(
     return batch.count(call or world.call("shop"), parsed, operation="change", key=key, soon=soon)
 
 
-def stock(world: World, amount: int, id_: str = "mug") -> None:
-    world.play("stocked", id_, amount, counter=STOCK)
+def stock(world: World, amount: int) -> None:
+    """Add an amount to the stock of mugs."""
+    world.play("stocked", "mug", amount, counter=STOCK)
 
 
 def order_tallies(world: World) -> list[int]:

@@ -107,7 +107,7 @@ class Walk:
             if chance.random() < 0.2:
                 self.set(chance.choice((0, 3, 20, 40)))
             for counter in (OVERRIDABLE, self.minute_limit, CREDIT):
-                is_period_new = self.world.now_s % 60 < 2  # the time of the record may be in the past period
+                is_period_new = self.world.now_s % 60 < 2  # the copy in the past period may then make an event
                 if counter.limit_overrides and not (counter.period and is_period_new) and chance.random() < 0.2:
                     self.override(counter, chance.choice(LIMITS))
             if chance.random() < 0.5:

@@ -123,7 +123,7 @@ def sent_events(world: StreamWorld) -> list[str]:
 def sweep(
     world: StreamWorld, bus: Bus, store: Store | None = None, until_s: float = float("inf"), later_s: float = 0
 ) -> dict[str, int]:
-    """Sends the unsent events, as the sweep does `later_s` from now. Returns its facts."""
+    """Sends the unsent events, as the sweep does `later_s` from now. Returns what the sweep logs of the events."""
     return events.send_unsent(store or world.store, bus, time.time() + later_s, until_s)
 
 
@@ -213,7 +213,7 @@ def sum_record(sequence: int, old: int, new: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("period", [None, "day"])
-def test_the_stored_threshold_of_a_period_expires_after_a_year_and_without_periods_it_is_kept(
+def test_the_stored_threshold_of_a_period_expires_after_a_year_and_without_periods_never(
     stream: StreamWorld, period: str | None
 ) -> None:
     change = sum_record(1, 9, 11)
@@ -232,7 +232,7 @@ def test_the_stored_threshold_of_a_period_expires_after_a_year_and_without_perio
         assert expires_s % DAY_S == 0, "an exact time would reveal a visitor"
 
 
-def test_a_sum_that_stops_just_below_a_threshold_reaches_it_with_the_next_change(
+def test_a_sum_that_stops_just_below_a_threshold_crosses_the_threshold_with_the_next_change(
     stream: StreamWorld, listened: ListenedBus, bus: Bus
 ) -> None:
     for sequence, old, new in ((1, 9, 19), (2, 19, 20), (3, 20, 21)):
@@ -281,7 +281,7 @@ def test_an_answer_without_a_result_for_each_event_leaves_every_event_unsent(str
         assert len(unsent_events(stream)) == 7
 
 
-def test_an_event_is_stored_with_the_checkpoint_before_it_is_sent(stream: StreamWorld, listened: ListenedBus) -> None:
+def test_an_event_is_stored_with_the_checkpoint_and_sent_afterwards(stream: StreamWorld, listened: ListenedBus) -> None:
     """The bus never gets an event of a change that is not booked."""
     client = WatchedClient(stream.store.client)
 

@@ -92,10 +92,10 @@ def test_each_row_counts_once_wherever_the_run_is_killed_and_nothing_drifts(
             path = run_on_deployment.file(*lines)
             with killing_at(deployment.store, request_number, before=before) as requests:
                 run_on_deployment.import_(path)
-            ended = len(requests) != request_number
+            is_killed = len(requests) == request_number
             assert run_on_deployment.import_(path) == 0
             assert is_counted_once(deployment.store, lines)
-            if ended:
+            if not is_killed:
                 break
         assert request_number > 4  # the requests of a run: two chunks, and two writes of its entry in the history
     deployment.assert_no_drift()
@@ -190,7 +190,7 @@ def test_a_run_counts_no_row_twice_after_its_receipts_are_deleted(
     assert is_counted_once(store, video_lines("w"))
 
 
-def test_an_import_puts_each_child_once_with_its_time_and_counts_it(
+def test_an_import_puts_and_counts_each_child_once_and_keeps_the_time_of_its_row(
     deployment: Deployment, run_on_deployment: Command
 ) -> None:
     run, store = run_on_deployment, deployment.store
@@ -395,7 +395,7 @@ def named_lines(errors: str) -> list[int]:
     [
         (b'id,value\n"ab0,5\n' + MANY_ROWS, 20_000, [2]),
         (b"id,value\n" + MANY_ROWS + b'"z,5\n', 20_000, [20_002]),
-        # The second quote closes the first quote. In the second file, the row that this makes even has two columns.
+        # The second quote ends the field that the first quote began. In the second file this row has two columns, too.
         (b'id,value\na,1\n"b,2\nc,3\nd,4"\ne,5\n', 3, [3, 5]),
         (b'id,value\na,1\n"b,2\nc,3\nd",4\ne,5\n', 3, [3, 5]),
         (b'id,value\n"b,2\nc",4\ne,5\n', 1, [2, 3]),

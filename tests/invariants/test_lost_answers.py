@@ -66,7 +66,7 @@ def revision_and_text(world: World) -> tuple[int, str]:
 
 
 def write_post(world: World, text: str) -> Outcome:
-    """Write the post. After a failure nobody knows whether this call created the post, so the outcome never says so."""
+    """Write the post. The outcome does not say whether this call created the post: after a failure nobody knows."""
     return world.write_post(text=text)[0], False
 
 
@@ -142,7 +142,7 @@ UNLIKED = {"present": False}
 SPILLED_LIKE = {**LIKED, "changed": True, "visible": "soon"}
 CHANGES = [
     Change("play", lambda world: world.play(KEY), PLAYED, World.shards, {"STATS#TOTAL": 1}),
-    Change("rolled up", lambda world: world.play(KEY, counter=PAGES), {"visible": "soon"},
+    Change("visible soon", lambda world: world.play(KEY, counter=PAGES), {"visible": "soon"},
            lambda world: world.tally_after_rollup(PAGES), 1),
     Change("spilled play", lambda world: world.play(KEY), {"visible": "soon"}, World.tally_after_rollup, 1, make_hot),
     Change("take from stock", lambda world: Counting(world).increment(counters.STOCK, -1, KEY), {"counted": True},
@@ -231,7 +231,7 @@ def test_a_transaction_that_dynamodb_calls_in_progress_is_sent_again_with_the_sa
     assert change.read_stored(world) == change.stored_once
 
 
-def test_a_change_that_stays_in_progress_is_unreachable_at_the_deadline_of_its_call(world: World) -> None:
+def test_a_call_whose_change_stays_in_progress_finds_the_store_unreachable_at_its_deadline(world: World) -> None:
     world.proxy.plan = faults.always(faults.error_answer(IN_PROGRESS), "TransactWriteItems")
     limited, call = world.with_deadline(within_s=0.5)
     with pytest.raises(StoreUnreachableError, match="The store failed"):
@@ -271,7 +271,7 @@ def test_a_process_that_is_killed_at_any_request_and_the_retry_by_another_proces
 
 
 @pytest.mark.parametrize("read", [World.read_plays, World.read_post], ids=["plays", "post"])
-def test_a_read_whose_answers_are_all_truncated_is_unreachable_and_never_a_wrong_number(
+def test_a_read_whose_answers_are_all_truncated_is_an_error_and_never_a_wrong_number(
     world: World, read: Callable[[World], object]
 ) -> None:
     world.write_post()

@@ -82,10 +82,10 @@ def put_override(
     return overrides.put_override(Call(store), counter, id_, limit, operation="limit", key=key or new_key()).body
 
 
-def refusal_members(store: Store, counter: Counter, amount: int, **more: Any) -> dict[str, Any]:
-    """Counts an amount, which a limit refuses. Returns the members of the error."""
+def refusal_members(store: Store, counter: Counter, amount: int, **options: Any) -> dict[str, Any]:
+    """Counts an amount, which a limit refuses. Returns the members of the error. `options`: what `count` takes."""
     with pytest.raises(LimitReachedError) as caught:
-        count(store, counter, amount, **more)
+        count(store, counter, amount, **options)
     return dict(caught.value.members)
 
 
@@ -248,10 +248,10 @@ def test_the_last_override_near_an_edge_holds_beyond_the_edge_though_its_clock_i
     assert copied_limit(world, clock()) == 3
 
 
-def test_the_override_is_read_after_the_stale_mark_that_asks_for_it(
+def test_after_a_stale_mark_is_read_the_override_is_read_once_more(
     world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A BatchGetItem is not a snapshot: it may return the old override together with the mark of the new one."""
+    """A BatchGetItem is not a snapshot: it may return the old override with the stale mark of the new override."""
     clock.pass_s(60 - clock() % 60)
     put_override(world.store, QUOTA, 20)
     read_many = queries.get_many
@@ -261,7 +261,7 @@ def test_the_override_is_read_after_the_stale_mark_that_asks_for_it(
         monkeypatch.setattr(queries, "get_many", read_many)
         _, override_key = keys
         old_override = read_many(call, table, [override_key])
-        with clock.with_skew(-60):  # by this clock the period is the next one, so it only gets a stale mark
+        with clock.with_skew(-60):  # by this clock the period begins later, so it gets a stale mark and no copy
             put_override(new_processes(world, 1)[0], QUOTA, 3)
         return old_override + read_many(call, table, keys[:1])
 
@@ -334,7 +334,7 @@ def test_without_limit_overrides_the_declared_limit_holds_and_after_a_rollback_t
 
 
 def test_an_override_of_the_floor_is_ignored_once_the_counter_has_a_ceiling(world: World, clock: Clock) -> None:
-    """Reads show one limit: the ceiling, if the counter has one. So an override then is the ceiling."""
+    """Reads show only the ceiling of a counter that has a ceiling, so an override of such a counter is its ceiling."""
     put_override(world.store, CREDIT, -3)
     (later_process,) = new_processes(world, 1)
     bounded = replace(CREDIT, ceiling=20)
@@ -494,7 +494,7 @@ def test_a_commit_is_judged_by_the_override_that_its_period_had_when_the_period_
 
 
 def test_each_change_of_a_batch_is_judged_by_the_override_of_its_id(world: World, clock: Clock) -> None:
-    """The process has cached the old limits of both tallies. One failed write shows both, so the next one succeeds."""
+    """The process has cached the old limits of both tallies. The first write fails and shows both new limits."""
 
     def count_batch(*amounts: int) -> None:
         entries = [
@@ -623,7 +623,7 @@ def quiet_deployment() -> Iterator[Deployment]:
         yield deployment
 
 
-def test_overrides_cause_no_drift_and_a_repair_does_not_exceed_them(quiet_deployment: Deployment) -> None:
+def test_overrides_cause_no_drift_and_a_repair_does_not_exceed_an_override(quiet_deployment: Deployment) -> None:
     other_process = replace(quiet_deployment.store, idempotency_layers={}, limit_cache={})
     for counter in (QUOTA, SEATS, CREDIT):
         put_override(quiet_deployment.store, counter, 30 if counter.ceiling else -30)

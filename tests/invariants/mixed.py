@@ -24,7 +24,7 @@ class Mixed(Traffic):
     def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
         self.hearts: list[tuple[str, str]] = []
-        """Page and user."""
+        """Page and user of each heart."""
         self.more_kinds = [
             self.change_batch, self.put_heart, self.remove_heart, self.remove_page, self.change_minute,
             self.change_soon_minute, self.take_number, self.expire_periods,

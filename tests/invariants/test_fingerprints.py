@@ -32,7 +32,7 @@ def declare(world: Deployment, *declared: Counter) -> None:
 
 
 def count(world: Deployment, counter: Counter, times: int = 1, id_: str = ID) -> int:
-    """Change a hot counter, each time by its delta or by 2. Returns the sum; 0 if the counter is retired."""
+    """Change a counter on many shards, each time by its delta or by 2. Returns the sum; 0 if the counter is retired."""
     amount = counter.delta or 2
     for _ in range(0 if counter.retired else times):
         world.store.spread.widen(counter.partition_start + id_, counter.max_shards)
@@ -137,7 +137,7 @@ def test_an_undeclared_counter_is_booked_as_expected_and_as_observed() -> None:
 
 
 def test_a_fingerprint_is_stored_with_the_first_change_and_later_only_its_kept_periods_become_fewer() -> None:
-    """So the code before a deploy and the code after its rollback find the fingerprint that they know."""
+    """The code before a deploy, and the same code after a rollback, find the fingerprint that they know."""
     with deployed() as world:
         declare(world, ONE_SHARD)
         world.run(3)

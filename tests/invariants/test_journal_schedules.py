@@ -58,7 +58,7 @@ DISTURBANCES = {
 }  # fmt: skip
 """The disturbances by the last digit of the seed."""
 WINDOWS_S = (float(BOOKKEEPER.window_s), 0.0, 10.0, 20.0)
-"""How long a stream gathers records for the bookkeeper. The seed picks one."""
+"""How long a stream gathers records for the bookkeeper. The seed picks the time."""
 COMPATIBLE_FIELDS: list[tuple[str, dict[str, Any]]] = [  # stored items stay valid
     ("plays", {"max_shards": 3}), ("plays", {"visible": "soon"}), ("visits", {"visible": "now"}),
     ("usage", {"max_shards": 2}), ("stock", {"floor": -5}), ("contest", {"start": 120}),
@@ -264,7 +264,7 @@ class Schedule:
         current = watermark.read(self.world.store)
         judged_minute = current.judged
         if judged_minute < max(0, current.resume_minute - 1):
-            return
+            return  # nothing is judged, or the judge has not skipped the loss
         if self.resume_minute != current.resume_minute:
             self._forget_lost_drift(current)
         self.last_checked_minute = judged_minute

@@ -73,7 +73,7 @@ def with_client(store: Store, client: WatchedClient) -> Store:
 
 
 def test_a_minute_is_summed_up_over_its_segments_and_a_tally_without_drift_has_no_row(store: Store) -> None:
-    book(store, M, drift_entry(3), drift_entry(0, "even", 7), JournalEntry("likes", "v", "", 4, 1))
+    book(store, M, drift_entry(3), drift_entry(0, "right", 7), JournalEntry("likes", "v", "", 4, 1))
     book(store, M, drift_entry(-1), drift_entry(-2, "halves"), name="s#2")
     book(store, M, drift_entry(5), drift_entry(2, "halves"), bucket=1)
     book(store, M + 1, drift_entry(100))
@@ -319,7 +319,7 @@ def test_rows_outside_a_transaction_are_written_by_threads_at_once(
 ) -> None:
     """Written one after the other, 60,000 rows would take the time of many sweeps."""
     monkeypatch.setattr(judge, "TRANSACTION_ROWS_MIN", WRITER_THREADS + 1)  # so these rows need no transaction
-    barrier = threading.Barrier(WRITER_THREADS)  # fails if the writes do not wait for each other at the same time
+    barrier = threading.Barrier(WRITER_THREADS)  # each write waits for the others, so one thread would wait in vain
     client = WatchedClient(store.client, frozenset({"update_item"}))
     client.before = lambda number, *_: None if number >= WRITER_THREADS else barrier.wait(10)
     book(store, M, *(drift_entry(1, f"v{number}") for number in range(WRITER_THREADS)))

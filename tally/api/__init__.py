@@ -1,4 +1,4 @@
-"""Makes operations of functions: declarations, kinds of fields, and the way from an event to an answer.
+"""Makes operations of functions: declarations, kinds of fields, and how an event gets an answer.
 
 operation   `@operation`: a function, its routes, who may call it, what it needs and answers
 kind        the class of field kinds: check, schema, description and example

@@ -23,6 +23,6 @@ def is_crawler(user_agent: str) -> bool:
         return True
     if _BROWSER.match(user_agent):
         user_agent = _APPS.sub("", user_agent)
-    import crawleruseragents  # type: ignore[import-untyped]  # here, because it is slow
+    import crawleruseragents  # type: ignore[import-untyped]  # here, because the import is slow
 
     return bool(crawleruseragents.is_crawler(user_agent))

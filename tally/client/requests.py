@@ -489,7 +489,7 @@ class Events(TypedDict):
 
 
 class Health(TypedDict):
-    """Tally reaches its store. `version`: of the deployed code."""
+    """Tally reaches its store. `version`: the version of the deployed code."""
 
     status: Literal["ok"]
     version: str

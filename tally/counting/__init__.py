@@ -16,5 +16,5 @@ The other subpackages use:
     receipts            `count_once`, `find_many`: an idempotency key counts once
     tallies             the reads of a tally, and the writes that move it
 
-It calls `dynamo` and nothing above itself. A change goes through `receipts` and `dynamo.transactions`, never past them.
+It imports `dynamo`, and no subpackage above itself. `dynamo.transactions` commits every change.
 """

@@ -20,7 +20,7 @@ from ..errors import StoreBusyError
 from .receipts import DAY_S
 
 SECRET = "SECRET"  # partition and sort key of the stack's secret, in the ledger
-SALT, LAST_CLEANED_DAY = "SALT#", "FORGOTTEN"  # the start of a salt's name; a name in `Store.secret_cache`
+SALT, LAST_CLEANED_DAY = "SALT#", "FORGOTTEN"  # the start of a salt's name; the cache's name for the day of cleaning
 SALT_GRACE_S = 600  # a salt is deleted so long after midnight, because the clock of a process may be behind
 SALT_LOOKBACK_DAYS = 3  # a sweep deletes the salts of so many past days
 _DIGEST_BYTES = 18  # 24 characters of base64, 144 bits: more than a browser's secret of 22 characters has

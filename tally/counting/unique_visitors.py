@@ -23,7 +23,7 @@ def count(call: Call, counter: Counter, id_: str, visitor: str, at_s: float | No
     """Counts a visitor in the period of `at_s`, when the client first tried to count the visit; None: now.
 
     The body says whether the visitor is `new` in that period. If the client repeats the call, the visitor is not new.
-    A counter that is visible soon costs 1 WCU a visit. Any other costs 4 WCU and 1 RCU for a new visitor, else 1 RCU.
+    A visit costs 1 WCU if the counter is visible soon, else 4 WCU and 1 RCU if the visitor is new, or 1 RCU if not.
 
     Raises InvalidInputError for a time that is too old or in the future, and the errors of increments.count.
     """
@@ -46,7 +46,7 @@ def count_on_page(call: Call, counter: Counter, page: str, *visitor: str) -> Cha
 
 
 def _count(call: Call, counter: Counter, tally: str, pseudonym: str) -> ChangeAnswer:
-    lives_s = periods.ends_s(counter, tally) + PENDING_KEPT_S - clock.now_s()  # no visit is counted later
+    lives_s = periods.ends_s(counter, tally) + PENDING_KEPT_S - clock.now_s()  # later, no visit is counted
     body = {"counter": counter.name, **periods.answer_members(tally)}
     target, days = f"{counter.name}/{tally}", int(-(-lives_s // DAY_S))
     change = Increment(counter, tally, 1, "add_visitor", pseudonym, body, receipt_target=target, receipt_days=days)

@@ -16,5 +16,5 @@ of the code, a new zygote imports the code, and replaces the old zygote if the c
 3 s (`TALLY_MINUTE_S`), and schedules run more often by the same factor. The pump has batches, windows, filters,
 bisecting, partial failures, and retries without end. `PATCH /dev/mappings/rollup/receipts` disables a mapping. The
 server runs a request for the path after `/dev/lost`, and sends no answer: `POST /dev/lost/videos/9f3a/plays` counts a
-play and hangs up.
+play, and closes the connection.
 """

@@ -26,7 +26,7 @@ class Recount:
     """A tally and its children. `low`, `high`: the bounds of the amount that the tally lacks; equal if exact.
 
     `unproven_reason`: why the recount is not exact; empty if it is exact. `shards`: the tally's items after the count.
-    `minute`: the minute in which the recount began, or an earlier one. `newest_repair`: the name of the last repair.
+    `minute`: the minute in which the recount began, or an earlier minute. `newest_repair`: the name of the last repair.
     """
 
     tally: int

@@ -400,7 +400,7 @@ export interface Events {
   events: (Crossed)[];
 }
 
-/** Tally reaches its store. `version`: of the deployed code. */
+/** Tally reaches its store. `version`: the version of the deployed code. */
 export interface Health {
   status: "ok";
   version: string;

@@ -39,7 +39,7 @@ const KEY_REUSED = {
   answer: { type: `${PROBLEM}key-reused`, title: "Key reused", status: 422, detail: "This key was used for another change." },
 };
 
-// The listeners of this page's clients, by their storage. A browser sends the event `storage` only to other pages.
+// Listeners by storage. A browser sends the event `storage` only to other pages, so clients of one page call these.
 const LISTENERS = (globalThis[Symbol.for("tally")] ??= new WeakMap());
 
 // Node's monotonic clock runs while the machine sleeps. The monotonic clock of a browser may stop.

@@ -19,7 +19,7 @@ OPENAPI_FILE = Path(__file__).parents[2] / "openapi.json"
 
 
 class Health(TypedDict):
-    """Tally reaches its store. `version`: of the deployed code."""
+    """Tally reaches its store. `version`: the version of the deployed code."""
 
     status: Literal["ok"]
     version: str

@@ -56,7 +56,7 @@ _finds_receipts = partial(operation, throttle=READS, needs=lambda _: needs.FIND_
 def get_receipts(call: Call, *, of: OperationOfKey, target: Targets, key: Keys) -> Answer[Receipts]:
     """Did these anonymous changes count?
 
-    One entry for each key, up to 100, in the order of the request. Give one target for all keys, or one for each key.
+    The answer has an entry for each key, up to 100, in the order of the request. Give one target, or one for each key.
     """
     return _find(call, of, target, key)
 
@@ -65,7 +65,7 @@ def get_receipts(call: Call, *, of: OperationOfKey, target: Targets, key: Keys) 
 def get_own_receipts(call: Call, *, of: OperationOfKey, target: Targets, key: Keys) -> Answer[Receipts]:
     """Did these changes of mine count?
 
-    The rules are those of `GET /receipts`.
+    The rules of `GET /receipts` hold.
     """
     return _find(call, of, target, key)
 
@@ -76,7 +76,7 @@ def get_any_receipts(
 ) -> Answer[Receipts]:
     """Did these changes of a caller count?
 
-    The rules are those of `GET /receipts`. `caller`: who made the changes; without it, the changes are anonymous.
+    The rules of `GET /receipts` hold. `caller`: who made the changes; without it, the changes are anonymous.
     """
     return _find(replace(call, caller=caller), of, target, key)
 

@@ -1,4 +1,4 @@
-"""Series: the accepted amount of each tally by the hour and by the day, to the last unit.
+"""Series: the accepted amount of each tally by the hour and by the day, exactly.
 
 The other subpackages use:
 

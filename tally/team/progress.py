@@ -33,7 +33,7 @@ def note_progress(
     """Notes the time up to which the consumer has passed a table.
 
     `passed`: the time up to which the consumer has applied every record. `seen`: the time up to which each record was
-    applied or became a dead letter, so that it is not lost. Both times never decrease. Losses are reported first,
+    applied or became a dead letter, so that it is not lost. Neither time decreases. Losses are reported first,
     because the read of the stream may fail.
     """
     settings, of_table = store.settings, counters_of_table(counters, table)

@@ -59,6 +59,7 @@ def like(dev: Dev, authorization: str | None) -> Any:
 
 
 def test_a_token_is_accepted_with_or_without_bearer(dev: Dev) -> None:
+    # An access token of Cognito has `client_id` in place of `aud`.
     for token in (dev.token(), sign_token(dev), sign_token(dev, aud=None, client_id=audience(dev))):
         for authorization in (token, f"Bearer {token}", f"bearer {token}"):
             assert like(dev, authorization).status == 404  # from the function, which the gateway called
@@ -141,6 +142,7 @@ DIRECT_PLAY = {"operation": "increment", "counter": "plays", "id": "foreign", "i
     [{"origin": ORIGIN}, {"origin": "null"}, {"sec_fetch_site": "cross-site"}, {"sec_fetch_site": "same-site"}],
 )
 def test_a_page_of_another_origin_changes_numbers_by_the_api_only(dev: Dev, headers: dict[str, str]) -> None:
+    # A browser sends text/plain without a preflight.
     by_the_api = dev.call("POST", "/videos/foreign/plays", idempotency_key=KEY, content_type="text/plain", **headers)
     assert by_the_api.status == 200
     refused = [

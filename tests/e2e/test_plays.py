@@ -187,22 +187,22 @@ def test_each_viewing_counts_once(plays: int, script: str, cinema: Cinema) -> No
 
 
 def test_a_viewing_in_video_js_counts_once(cinema: Cinema) -> None:
-    """video.js gives the id of the player to a box around it. The second source is another quality."""
+    """video.js gives the id of the player to a box around the player. The second source is another quality."""
     cinema.page.add_script_tag(url="/video.js")
     source = "{ src: '/film%s.wav', type: 'audio/wav' }"
     cinema.run(
-        f"""window.it = videojs('player', {{ muted: true, sources: [{source % ""}] }});
-        const loads = () => new Promise((done) => it.one('loadedmetadata', done));
-        await loads(); await it.play(); await watch(); const at = it.currentTime();
-        const loaded = loads(); it.src({source % "-480"}); await loaded;
-        it.currentTime(at); await it.play(); await watch()"""
+        f"""window.video = videojs('player', {{ muted: true, sources: [{source % ""}] }});
+        const loads = () => new Promise((done) => video.one('loadedmetadata', done));
+        await loads(); await video.play(); await watch(); const at = video.currentTime();
+        const loaded = loads(); video.src({source % "-480"}); await loaded;
+        video.currentTime(at); await video.play(); await watch()"""
     )
-    shown = cinema.page.evaluate("[document.getElementById('player').tagName, it.currentSrc()]")
+    shown = cinema.page.evaluate("[document.getElementById('player').tagName, video.currentSrc()]")
     assert shown == ["DIV", "/film-480.wav"]
     assert cinema.plays() == 1
     cinema.run(
-        """const over = new Promise((done) => it.one('ended', done)); it.currentTime(it.duration() - .2); await over;
-        await it.play(); await watch()"""
+        """const over = new Promise((done) => video.one('ended', done)); video.currentTime(video.duration() - .2);
+        await over; await video.play(); await watch()"""
     )
     assert cinema.plays() == 2
     assert [line for line in cinema.warnings if "tally" in line] == []

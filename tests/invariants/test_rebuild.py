@@ -43,7 +43,7 @@ def run_to_next_day(world: Deployment) -> None:
 
 
 def lose_records(world: Deployment, consumer: str | None, act: Callable[[], object]) -> None:
-    """Acts while a consumer (None: every consumer) is stalled, which never gets the records of this time."""
+    """Stalls a consumer (None: every consumer) while `act` runs. The consumer never gets the records of this time."""
     world.stall(consumer)
     act()
     world.run(1)
@@ -97,7 +97,7 @@ def test_a_rebuild_adds_once_what_both_consumers_lost(world: Deployment, reconci
     lost_visits = {("visits", "https://example.com/a"): 4, ("visits", "https://example.com/lost"): 3}
     lost_amounts = {("plays", "v"): 5, **lost_visits}
     assert {name: missing.difference for name, missing in missing_amounts(reconciler).items()} == lost_amounts
-    # Before the outage 6 plays spilled, and 6 moved the tally at once. In it 2 moved the tally. After it 3 spilled.
+    # Before the outage 6 plays spill and 6 move the tally at once, in the outage 2 move the tally, after it 3 spill.
     assert (world.tally(PLAYS, "v"), world.drifts()) == (6 + 6 + 2 + 3, {})
     assert rebuild_all(reconciler) == lost_amounts
     assert world.tally(PLAYS, "v") == 6 + 6 + 2 + 3 + 5

@@ -437,7 +437,7 @@ def test_the_heartbeats_of_a_copied_table_tell_to_the_minute_when_it_was_copied(
     moments = restored.table_moments(copy)
     assert list(moments) == list(TABLES)
     for table, moment_s in moments.items():
-        assert 0 <= copied_s[table] - moment_s <= 61, table
+        assert 0 <= copied_s[table] - moment_s <= 61, table  # sweeps send heartbeats once a minute
     ledger = world.store.settings.ledger_table  # a table of another kind has no heartbeat that tells its moment
     swapped_tables = copy.settings._replace(counts_table=ledger, ledger_table=copy.settings.counts_table)
     moments = restored.table_moments(replace(copy, settings=swapped_tables))

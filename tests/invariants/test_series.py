@@ -283,7 +283,7 @@ def test_a_dead_letter_of_the_bookkeeper_stops_as_of_until_its_redrive_is_summed
     assert [as_of(M), as_of(M + 4), as_of(M + 5)] == [M + CLOCK_SKEW, M + 1, M + 1]  # the first as_of is M
     now_s[0] += 2 * MINUTE_S
     store.client.delete_item(TableName=table, Key=marker_key("bookkeeper", M + 1))  # redriven
-    # The redrive may be booked up to minute M + 7, so only the sweep after the sum of this minute forgets the letter.
+    # The redrive may be booked up to minute M + 7, so `as_of` stays until a sweep finds that this minute is summed up.
     assert [as_of(M + 6), as_of(M + 7), as_of(M + 8)] == [M + 1, M + 1, M + 3]
     now_s[0] += 9 * MINUTE_S
     store.client.delete_item(TableName=table, Key=marker_key("bookkeeper", M + 3))  # booked up to minute M + 16

@@ -259,7 +259,7 @@ class Log:
 
 @pytest.fixture
 def simulated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
-    """A deployment whose consumers die, repeat or lose the response in a third of their invocations."""
+    """A deployment: a third of the consumers' invocations die, repeat or lose the response, and clocks are 2 s off."""
     monkeypatch.setitem(counters.COUNTERS, GAMBIER.name, GAMBIER)
     clock = Clock()
     with new_engine() as engine, seed_randomness(clock, request.param):

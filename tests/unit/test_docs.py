@@ -98,7 +98,7 @@ def names_in(module: Path) -> set[str]:
     return names
 
 
-def test_each_function_in_the_call_paths_of_internals_exists() -> None:
+def test_each_function_in_the_chains_of_internals_exists() -> None:
     text = (ROOT / "docs/internals.md").read_text()
     steps = re.findall(r"^(\w+/[\w/]+\.py): ([\w.]+)", text, re.MULTILINE)
     assert len(steps) > 30

@@ -1,4 +1,4 @@
-"""Paths of files: in a wheel, the package has them; in a checkout, they are beside the package (release/build.py)."""
+"""Paths of files. In a wheel the files are in the package, in a checkout beside the package (release/build.py)."""
 
 from __future__ import annotations
 

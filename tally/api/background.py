@@ -16,10 +16,10 @@ class Schedule(NamedTuple):
     every_min: int
     does: str
     sends_events: bool = False
-    """Whether it sends the events of counters with thresholds."""
+    """Whether the function sends the events of counters with thresholds."""
     inspected_streams: tuple[Table, ...] = ()
-    """The tables whose streams it inspects: their shards, and the records that wait there. If not empty, it inspects
-    the streams of the team's tables, too."""
+    """The tables whose stream shards and waiting records the function inspects. If there are any, the function also
+    inspects the streams of the team's tables."""
 
 
 class StreamReader(NamedTuple):
@@ -28,16 +28,16 @@ class StreamReader(NamedTuple):
     function: str
     does: str
     streams: Mapping[Table, tuple[str, ...]]
-    """The tables whose streams it reads, and the kinds of change (`INSERT`, `MODIFY`, `REMOVE`) that it gets of each;
-    an empty tuple means all."""
+    """The tables whose streams the function reads, and the kinds of change (`INSERT`, `MODIFY`, `REMOVE`) that it gets
+    of each table; an empty tuple means all."""
     filter_attribute: str = ""
-    """If set, it gets only changes whose new item has this attribute with the value true. A malformed item without the
-    attribute never reaches it, so another consumer must get every change."""
+    """If set, the function gets only changes whose new item has this attribute with the value true. It never sees an
+    item that lacks the attribute by a fault, so another consumer must get every change."""
     key_prefixes: Mapping[Table, str] = MappingProxyType({})
-    """By table: it also gets each change of an item whose partition key begins with this prefix."""
+    """By table: the function also gets each change of an item whose partition key begins with this prefix."""
     sends_events: bool = False
-    """Whether it sends the events of counters with thresholds."""
+    """Whether the function sends the events of counters with thresholds."""
     window_s: int = 1
-    """For how many seconds Lambda gathers records; 1 is half of the time until reads show a spilled change."""
+    """For how many seconds Lambda gathers records. With 1, reads show a spilled change after about 2 seconds."""
     team_tables: tuple[str, ...] = ()
-    """The team's tables whose streams it reads, as the counters name them. It gets every change of each table."""
+    """The team's tables, as counters name them, whose streams the function reads. It gets every change of them."""

@@ -1,6 +1,6 @@
 """Recognises crawlers by their User-Agent, with the list of the project crawler-user-agents.
 
-Reading and compiling the list takes about 45 ms. The first visit does it, not the start of every function.
+To read and compile the list takes about 45 ms, so the first visit does it, and not the start of every function.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ MEDIA_TYPE = "text/javascript"
 
 
 def strip_comments(source: str) -> str:
-    """Returns a script without indentation and comments. A comment must have lines of its own."""
+    """Returns a script without indentation, and without the lines that begin with a comment."""
     lines = (line.strip() for line in source.splitlines())
     return "".join(f"{line}\n" for line in lines if line and not line.startswith("//"))
 

@@ -13,13 +13,13 @@ from tally.api.operation import Route
 
 from .options import Options
 
-CALL_S_MAX = 0.05  # three times what a call takes (CHANGE_MS in bench/cost.py), for a store that is slow
-CONCURRENCY_MIN = 10  # a page of the console asks for as many files at once
+CALL_S_MAX = 0.05  # three times what a call takes (CHANGE_MS in bench/cost.py), because the store may be slow
+CONCURRENCY_MIN = 10  # a page of the console requests ten files at once
 
 
 def concurrency_limits(functions: Mapping[str, Sequence[Route]], options: Options) -> dict[str, int]:
-    """Returns the ceiling of each function that has a route for anyone, by the function's name: what its busiest route
-    needs at its full throttle, or its share of the number in the options."""
+    """Returns the ceiling of each function with a route for anyone, by name: what its busiest route needs at its full
+    throttle, or its share of `strangers_concurrency`. Empty: the option is 0, or a stage without data has no option."""
     total = options.strangers_concurrency
     if total == 0 or (total is None and not options.keeps_data):
         return {}

@@ -13,7 +13,7 @@ from .options import Options
 def create_custom_domain(
     scope: Construct, options: Options, api: http.HttpApi, stage: http.HttpStage
 ) -> http.DomainName:
-    """Creates the API's domain in API Gateway: TLS 1.2 or newer, and a client certificate by option."""
+    """Creates the API's domain in API Gateway. With `origin_trust_store`, callers need a client certificate."""
     bucket, _, key = options.origin_trust_store.removeprefix("s3://").partition("/")
     domain = http.DomainName(
         scope,

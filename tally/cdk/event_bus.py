@@ -12,7 +12,7 @@ from .names import Names
 
 
 class EventBus(Construct):
-    """A bus of Tally's own, or the bus with this ARN."""
+    """The bus with the ARN `arn`. If `arn` is empty, a new bus."""
 
     arn: str
 
@@ -21,7 +21,7 @@ class EventBus(Construct):
         self.arn = arn or events.EventBus(self, "Bus", event_bus_name=names.base).event_bus_arn
 
     def grant_put_events(self, role: iam.Role) -> None:
-        """Let a function send events to the bus, with Tally's source only."""
+        """Lets the functions of a role send events to the bus, but only with Tally's source."""
         of_tally = {"StringEquals": {"events:source": SOURCE}}
         put = iam.PolicyStatement(actions=["events:PutEvents"], resources=[self.arn], conditions=of_tally)
         role.add_to_policy(put)

@@ -6,7 +6,8 @@ from tally.api.operation import Access
 from tally.contract.declarations import Declarations
 
 USD_PER_MILLION = {"now": 5.50, "soon": 4.94, "like with a key": 8.04, "read": 1.49, "number": 0.125}
-"""The price of a million requests of each kind, each for another id; `number`: of a million further numbers in reads.
+"""The price of a million requests of each kind, each for another id. `number`: the price of a million numbers that
+reads name beside their first number.
 
 A test compares these prices with the units and prices of bench/cost.py.
 """

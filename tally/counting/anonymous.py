@@ -1,7 +1,7 @@
 """Children without a user: the likes of browsers whose people do not sign in.
 
-A browser keeps a secret. The name of its child is a hash of the secret and the parent's id. So a reader of the table
-cannot tell which likes come from one browser. Otherwise such a child is like the child of a user.
+A browser keeps a secret. The name of the browser's child is a hash of the secret and the parent's id. So a reader of
+the table cannot tell which likes come from one browser. Otherwise Tally treats the child as it treats a user's child.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .pseudonyms import pseudonym
 from .receipts import DAY_S
 
 CHILD_NAME_PREFIX = "%~"
-"""The start of these names. No user's name begins so: in percent-encoding, two hex digits follow a `%`."""
+"""The start of the names of browsers' children. A user's name is percent-encoded, so hex digits follow each `%`."""
 _CHILD_NAME_PATTERN = re.compile(rf"{CHILD_NAME_PREFIX}[\w-]{{24}}", re.ASCII)
 
 

@@ -11,7 +11,7 @@ export class TallyError extends Error {
 export interface FunctionsOptions {
   /** The name or ARN of each function that you use: `{ increments: "arn:…:live" }`. The stack's outputs have them. */
   functions?: Readonly<Record<string, string>>;
-  /** Instead, the prefix of all names: `tally-prod-` means `tally-prod-increments` …; empty under `make dev`. */
+  /** In place of `functions`, the prefix of all names: `tally-prod-` for `tally-prod-increments`. Empty: `make dev`. */
   prefix?: string;
   /** An alias or version, with `prefix`. */
   qualifier?: string;

@@ -12,8 +12,8 @@ from .reconcile import RepairNotReadyError
 
 
 def acknowledge(store: Store, losses: list[Loss], by: str, why: str) -> None:
-    """Deletes these losses, so that `as_of` advances, and records who acknowledged them. If the ledger has not
-    restarted, or a loss has grown since the caller read it, raises RepairNotReadyError."""
+    """Deletes these losses, so that `as_of` advances, and records who acknowledged them. If the judge has not come to
+    each loss's resume minute, or a loss has grown since the caller read it, raises RepairNotReadyError."""
     watermark_ = watermark.read(store)
     if watermark_.judged < max(lost.resume_minute for lost in losses) - 1:
         raise RepairNotReadyError("The ledger has not restarted. Check consumers and sweep with `tally status`.")

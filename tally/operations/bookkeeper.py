@@ -12,8 +12,8 @@ READER = StreamReader(
     does="books what was accepted, and what the numbers did, in the ledger",
     streams={Table.RECEIPTS: ("INSERT", "MODIFY"), Table.COUNTS: ()},
     sends_events=True,
-    # Only the judge waits for the bookkeeper. Each minute the judge uses how far the bookkeeper had come a minute
-    # before. With a longer window a heartbeat comes too late, and a batch is nearly old enough for `iterator-age`.
+    # Only the judge waits for the bookkeeper, and not a reader. Each minute a heartbeat must be booked before the next
+    # sweep. With a longer window it may be late, and batches may be so old that the alarm `iterator-age` starts.
     window_s=30,
 )
 

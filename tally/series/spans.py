@@ -1,5 +1,5 @@
 """The spans of a counter of visitors. A span must lie within one period, because a visitor of two periods would count
-twice. The exception is an hour in which a day begins, as in India: the hour has first visits of both days.
+twice. An hour may have visitors of two periods, as in India, where a day begins at half past an hour of UTC.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def preflight(cors: Cors, headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def response_headers(cors: Cors, headers: Mapping[str, str]) -> dict[str, str]:
-    """Returns the CORS headers of a response to another origin."""
+    """Returns the CORS headers of a response to a page of another origin. Empty: no origin, or a denied one."""
     allowed = _origin(cors, headers.get("origin"))
     if allowed and cors.exposed:
         allowed[f"{PREFIX}expose-headers"] = ",".join(cors.exposed)

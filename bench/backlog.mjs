@@ -1,4 +1,4 @@
-// Drains a backlog: `node backlog.mjs CHANGES`. An earlier page stored so many changes while the API did not answer.
+// Sends a backlog: `node backlog.mjs CHANGES`. An earlier page stored so many changes while the API did not answer.
 // Prints as JSON how often the storage was read, how many requests were sent, and how many changes were counted.
 
 import { Tally } from "../tally/javascript/tally.js";

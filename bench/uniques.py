@@ -29,12 +29,12 @@ def measure(quick: bool) -> Rows:
     for name, counter in COUNTERS.items():
         with fresh_engine() as endpoint:
             store = clients_of(endpoint).store
-            pseudonyms.stack_secret(Call(store))  # reads the secret, which a process does once
+            pseudonyms.stack_secret(Call(store))  # a process reads the secret once, so this read is not measured
             meter = Meter(store.client)
             for step in (FIRST_VISIT, NEXT_VISIT, READ_NUMBER):
                 meter.reset()
                 if step == READ_NUMBER:
-                    # The id has a day, and the read of any day costs the same.
+                    # The tally is of a day in 2027, because a read costs the same on any day.
                     tallies.read(Call(store), counter, periods.tally_id(counter, "a", 1_800_000_000))
                 else:
                     unique_visitors.count(Call(store), counter, "a", "ann")

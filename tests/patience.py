@@ -14,7 +14,7 @@ PATIENCE_MS = PATIENCE_S * 1000
 
 
 def wait_for(condition: Callable[[], object], *, every_s: float = 0.1) -> None:
-    """Wait until the condition holds. A check takes time from the awaited process, so make an expensive check rare."""
+    """Waits until the condition holds. A check takes time from the awaited process, so make an expensive check rare."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline_s, f"not within {PATIENCE_S} s"

@@ -1,4 +1,4 @@
-"""Modules of the fork server, which dies with the main process. The processes that the server forked die, too."""
+"""The fork server imports this module, and dies with the main process. The processes that it forked die, too."""
 
 from tally.dev.stack.zygote import die_with_parent
 

@@ -26,7 +26,7 @@ def for_emulator(template: Json) -> Json:
 
 
 def with_broken_alarm(template: Json) -> Json:
-    """Returns the template with an alarm without a comparison, which CloudFormation reaches after every function."""
+    """Returns the template with an alarm without a comparison. CloudFormation makes every function before the alarm."""
     aliases = [name for name, resource in template["Resources"].items() if resource["Type"] == "AWS::Lambda::Alias"]
     properties = {"MetricName": "Drift", "Namespace": "Tally", "Threshold": 0, "EvaluationPeriods": 1}
     alarm = {"Type": "AWS::CloudWatch::Alarm", "Properties": properties, "DependsOn": aliases}

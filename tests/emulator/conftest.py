@@ -1,4 +1,4 @@
-"""Sets the variables of CDK's runtime as the tests of the template do."""
+"""Sets the variable of CDK's runtime that hides a warning about Node, as the tests of the template do."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 BY_TABLE = "DynamoDB Local bills a transaction by table (4 units for 100 small items), DynamoDB by item"
 NOTHING_IS_FREE = "DynamoDB Local bills nothing for a read that finds nothing, DynamoDB half a unit or one"
-NO_CHECKSUM = "DynamoDB Local puts no checksum on an answer, so the SDK does not see that its end is missing"
+NO_CHECKSUM = "DynamoDB Local puts no checksum on an answer, so the SDK does not see that the answer's end is missing"
 WHOLE_MINUTES = "DynamoDB Local stamps a record with its minute, DynamoDB with its second"
 _COSTS_OF_COMMITS = [
     f"test_settling.py::test_a_commit_at_the_used_amount_releases_the_rest_or_takes_more_once[{kind}-{used}-8.0]"

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def run_together(jobs: Sequence[Callable[[], T]]) -> list[T]:
-    """Runs all jobs at once, each in a thread. Returns the results in the order of the jobs, or raises an exception."""
+    """Runs all jobs at once, each in a thread. Returns the results in the jobs' order, or raises a job's error."""
     gate = threading.Barrier(len(jobs))
 
     def run(job: Callable[[], T]) -> T:

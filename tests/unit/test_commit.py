@@ -1,4 +1,4 @@
-"""Only conflicts, which spread a tally over more shards, count as conflicts, and a metric counts them."""
+"""Of the busy answers, only a conflict spreads a tally over more shards. A metric counts the conflicts."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def test_a_write_with_a_busy_answer_may_be_retried_and_only_a_conflict_is_report
     assert attempt.is_busy
     assert attempt.raise_unless_busy() is (code == "TransactionConflictException")
     assert len(set(attempt.codes)) == 1
-    assert len(attempt.codes) == 2, "each write may have had the conflict"
+    assert len(attempt.codes) == 2, "the answer does not say which of the two writes had the conflict"
 
 
-def test_conflicts_are_metered(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_metric_counts_conflicts(capsys: pytest.CaptureFixture[str]) -> None:
     settings = Settings("counts-of-test", "receipts-of-test", "ledger-of-test", frozenset(), 3600, "test")
     call = Call(Store(None, settings))  # type: ignore[arg-type]
     with observe.metrics():

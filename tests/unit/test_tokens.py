@@ -37,7 +37,7 @@ def test_the_example_gets_a_token_from_cognito_once_and_a_new_one_shortly_before
     assert parse_qs(request.data.decode()) == {
         "grant_type": ["client_credentials"], "scope": ["tally/read tally/write"],
     }  # fmt: skip
-    # A token lives for 3600 s. The example replaces it after 90 % of this time, 3240 s.
+    # The example replaces a token of 3600 s after 90 % of this time, 3240 s. The second token begins at 3300 s.
     for passed_s, token in ((3200, "token-1"), (3300, "token-2"), (3300 + 3200, "token-2")):
         now[0] = 1000.0 + passed_s
         assert tokens.get() == token

@@ -18,7 +18,7 @@ def section() -> str:
 
 
 def write_files(folder: Path) -> list[str]:
-    """Write the files of the section, and return their names."""
+    """Writes the files of the section, and returns their names."""
     files = dict(re.findall(r"^`([\w./]+)`\n\n```\w+\n(.*?)^```", section(), re.MULTILINE | re.DOTALL))
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -189,7 +189,7 @@ def test_a_restore_deletes_the_items_of_the_old_streams_and_keeps_the_history(wo
     world.run_until_confirmed()
     reconciler = world.reconciler()
     assert reconciler.repair(LIKES, "p", "ann", "x")
-    notes_began_s = watermark.read(world.store).item["began_s"]
+    notes_began_s = watermark.read(world.store).item["began_s"]  # since then tallies have the notes `day#n`
     copy = copy_tables(world)
     repair_restored(world, copy)
     ledger = all_items(copy, "ledger")

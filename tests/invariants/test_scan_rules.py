@@ -163,7 +163,7 @@ class Model:
             if fate < 0.10:  # the invocation dies after its commit, so the batch is delivered once more
                 return
             break
-        else:
+        else:  # no attempt has committed
             return
         yield
         shard.position = max(shard.position, end)
@@ -172,7 +172,7 @@ class Model:
     """The key in `markers` of each marker's name."""
 
     def marker_name(self, scan: Scan, key: str) -> str:
-        """Returns the name that `_with_scan` gives to the marker."""
+        """Returns the name that `_with_scan` gives to the marker, here for a change that needs a marker in any case."""
         change, open_ = ItemChange(COUNTER, 0, None, Contribution("a", 1)), scan._replace(ended_s=0, groups=())
         name = consumer._with_scan(change, open_, {"dynamodb": {"Keys": key}}, 0.0, SLACK_S).marker
         self.marker_keys[name] = scan.generation, key

@@ -191,7 +191,7 @@ def test_a_sweep_beside_a_scan_leaves_the_examples_that_the_scan_found(team: Tea
     team.put("CUSTOMER#a", "ORDER#1", **open_order("0.05"))
     team.drain()
     recount = team.begin_scan("spent")
-    list(recount.run_steps())
+    list(recount.run_steps())  # reads the whole table
     assert list(faults.read_faults(team.store, spent, remove_stale=True)) == []
     team.drain()
     team.sweep_later()

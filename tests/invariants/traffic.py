@@ -217,7 +217,7 @@ class Traffic:
         store, partition = self.world.store, counter.partition_start + id_
         store.breaker.open_tallies.clear()
         store.spread.widths.clear()
-        store.spread.random = random.Random(self.chance.random())  # type: ignore[assignment]
+        store.spread.random = random.Random(self.chance.random())  # type: ignore[assignment]  # the seed decides
         if spills:
             store.breaker.trip(partition)
         elif self.chance.random() < 0.4:
@@ -309,6 +309,7 @@ class Traffic:
         if "rollup" in image:
             return  # the rollup would add the restored like a second time
         self.likes.remove(like)
+        # Removals by hand are 5 s after a minute begins, and another minute later if the first removal is an unlike.
         minute_ends_in_s, by_user = 60 - world.clock.now_s % 60, self.chance.random() < 0.4
         for number in range(times):
             is_unlike = by_user and number == 0

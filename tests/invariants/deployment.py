@@ -150,6 +150,7 @@ class Deployment(SimulatedWorld):
         self.delete(keys.key("POST#p", f"LIKE#USER#{user}"))
 
     def post(self, likers: int = 0, post: str = "p") -> None:
+        """Write a post, and let the users u0, u1, … like the post."""
         posts.write_post(Call(self.store, "author"), LIKES, post, "hello")
         for number in range(likers):
             self.like(f"u{number}", post=post)

@@ -77,9 +77,8 @@ def test_two_likes_of_a_browser_have_different_child_names_and_no_user_can_have_
             assert not quoted.startswith(anonymous.CHILD_NAME_PREFIX)
 
 
-def test_a_spilled_like_that_stores_only_its_day_is_no_difference_before_the_rollup_adds_it(
-    deployment: Deployment,
-) -> None:
+def test_a_spilled_like_that_stores_only_its_day_is_no_drift_before_it_is_rolled_up(deployment: Deployment) -> None:
+    """`likedAt` is the start of the day. So a recount goes by `at`, the minute of the call."""
     hot = Call(replace(deployment.store, breaker=Breaker()))
     deployment.stall("rollup", "counts")
     hot.store.breaker.trip(f"{HEARTS.partition_start}a")

@@ -53,7 +53,7 @@ def count(
     declared: Mapping[str, Counter] = DECLARED,
     now_s: float | None = None,
 ) -> ChangeAnswer:
-    """Count a batch, as the handler does."""
+    """Count a batch, as the handler does. `now_s`: the time of the call, which picks the period; None: now."""
     parsed = batch.parse_batch(entries(changes), declared, now_s or time.time(), soon=soon)
     return batch.count(call or world.call("shop"), parsed, operation="change", key=key, soon=soon)
 

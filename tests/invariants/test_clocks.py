@@ -41,7 +41,7 @@ def sweep_once(world: Deployment, skew_s: float) -> None:
 
 
 def assert_judged_in_time(world: Deployment, minutes: int = 20) -> None:
-    """Let time pass, with plays and an edit. Asserts that the judge keeps up, finds the edit and stores no loss."""
+    """Let time pass, with plays and an edit. Asserts that the judge advances, finds the edit and stores no loss."""
     minutes_without_progress, judged_minute, edits = 0, world.last_judged_minute, {("plays", "edited"): 5}
     world.edit(5, PLAYS, "edited")
     for _ in range(minutes):

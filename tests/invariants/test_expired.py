@@ -180,7 +180,7 @@ def test_a_hold_whose_release_fails_temporarily_stays_due_and_the_next_sweep_rel
         counting.place_hold(1, ttl_s=60)
     clock.pass_s(61)
     holds_before = counting.stored_holds()
-    counting.world.proxy.plan = lambda _, body, __: faults.FAIL_BEFORE if b"Update" in body else None
+    counting.world.proxy.plan = lambda _, body, __: faults.FAIL_BEFORE if b"Update" in body else None  # releases
     assert counting.sweep_until() == (0, 2, True)
     assert counting.stored_holds() == holds_before
     counting.world.proxy.plan = faults.no_faults
@@ -202,7 +202,7 @@ def test_holds_of_an_undeclared_counter_and_an_item_that_is_not_a_hold_do_not_de
     clock.pass_s(61)
     assert counting.place_hold(1, ttl_s=60)[1] is False
     clock.pass_s(61)
-    assert counting.sweep_until() == (1, 2, True)
+    assert counting.sweep_until() == (1, 2, True), "the hold of the stock; the undeclared hold and the odd item failed"
     assert last_not_released(capsys.readouterr().out) == 2
     overdue = itertools.chain(*hold_items.overdue_pages(counting.world.store, bucket, 10))
     assert [hold["target"]["S"] for hold in overdue] == [id_]

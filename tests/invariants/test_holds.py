@@ -107,10 +107,11 @@ def test_an_unknown_hold_and_a_hold_of_another_item_are_not_found(counting: Coun
     counting.stock(3)
     hold_id = counting.place_hold(3)[0]["hold"]
     unknown = "1700000000-AAAAAAAAAAAAAAAA"
+    other_item = id_in_same_bucket()
     for id_, settled_id, state in (
         (ITEM, unknown, COMMITTED),
         (ITEM, unknown, RELEASED),
-        (id_in_same_bucket(), hold_id, RELEASED),
+        (other_item, hold_id, RELEASED),
     ):
         with pytest.raises(NotFoundError):
             settling.settle(counting.world.call(), counters.STOCK, id_, settled_id, state)

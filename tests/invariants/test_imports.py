@@ -283,7 +283,7 @@ def test_imported_numbers_are_imports_of_their_days_and_not_traffic_wherever_the
     assert run_on_deployment("history", "p") == 0
     printed, _ = run_on_deployment.read_output()
     assert f"likes p: +4 imported in this hour, into 2024-05-03 to {today}" in printed
-    assert "--imports" in printed
+    assert "--imports" in printed, "how to list the runs"
     assert run_on_deployment("history", "w", "--json") == 0
     [line] = map(json.loads, run_on_deployment.read_output()[0].splitlines())
     assert (line["counter"], line["id"], line["amount"], line["how"]) == ("plays", "w", 5, "import")

@@ -28,7 +28,7 @@ def like_answer(visible: str, changed: bool = True) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("code", BUSY)
-def test_a_receipt_beside_a_conflict_is_a_replay_and_the_receipt_of_the_same_call_a_first_answer(
+def test_a_receipt_beside_a_conflict_is_a_replay_and_the_receipt_of_the_same_call_is_a_first_answer(
     world: World, code: str
 ) -> None:
     call = world.call()

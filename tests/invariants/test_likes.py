@@ -48,7 +48,7 @@ def test_a_late_retry_of_a_change_that_was_undone_gets_the_first_answer_and_chan
     each_world.write_post()
     change, opposite = (each_world.like, each_world.unlike) if liked else (each_world.unlike, each_world.like)
     if liked is not is_change:
-        # `like` and `unlike` may use the same key for two changes.
+        # The user likes the post already. `like` and `unlike` may use the same key for two changes.
         each_world.like("ann", key="key-1" if is_change else "key-0")
     first = change("ann", key="key-1")
     assert first == ({"present": liked, "changed": is_change, "visible": "now"}, False)
@@ -146,7 +146,7 @@ def test_one_read_finds_which_of_many_posts_a_user_likes(world: World) -> None:
     assert parents_with_child(world.call(), dict.fromkeys(posts, "ann")) == {posts[2]}
     (read,) = world.requests("BatchGetItem")
     (request,) = read["RequestItems"].values()
-    assert (len(request["Keys"]), request["ConsistentRead"]) == (3, True)
+    assert (len(request["Keys"]), request["ConsistentRead"]) == (3, True), "each post once"
 
 
 def test_a_key_is_bound_to_its_child_and_is_replayed_when_the_counter_is_retired(world: World) -> None:

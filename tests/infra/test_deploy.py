@@ -54,7 +54,7 @@ class Aws:
 
     def __init__(self) -> None:
         self.caller: Json | ClientError = {"Account": "123456789012", "Arn": ANN}
-        self.bootstrapped: dict[str, ClientError | None] = {"eu-west-1": None}
+        self.bootstrapped: dict[str, ClientError | None] = {"eu-west-1": None}  # regions; an error: ann may not ask
         self.stacks: dict[tuple[str, str], Json] = {}
         self.deleted: list[str] = []
         self.failed_deletion: list[Json] = []
@@ -322,11 +322,11 @@ def test_a_deploy_that_would_replace_the_tables_of_a_stack_with_empty_ones_is_re
 
 
 def test_a_deploy_may_add_and_remove_the_table_of_salts(aws: Aws, dev: Template, tmp_path: Path) -> None:
-    shutil.copytree(dev.folder, tmp_path / "site")
-    site = Template(tmp_path / "site")
-    site.resources["SaltsTable"] = {"Type": assembly.TABLE, "Properties": {"TableName": "Tally-dev-salts"}}
-    site.path.write_text(json.dumps(site.body))
-    for before, after in ((dev, site), (site, dev)):
+    shutil.copytree(dev.folder, tmp_path / "with salts")
+    with_salts = Template(tmp_path / "with salts")
+    with_salts.resources["SaltsTable"] = {"Type": assembly.TABLE, "Properties": {"TableName": "Tally-dev-salts"}}
+    with_salts.path.write_text(json.dumps(with_salts.body))
+    for before, after in ((dev, with_salts), (with_salts, dev)):
         aws.add_stack("Tally-dev", before)
         assert run_deploy(["--yes", "--app", str(after.folder)]) == 0
 
@@ -430,7 +430,7 @@ def test_the_advised_quota_is_as_high_as_the_need_beyond_a_thousand(
     [stack] = assembly.read_stacks(dev.folder, "eu-west-1")
     aws.concurrency = 1000
     deploy.say_low_concurrency(stack._replace(reserved_concurrency=890), Account.from_environment(None, None))
-    assert "--desired-value 1020 " in capsys.readouterr().out
+    assert "--desired-value 1020 " in capsys.readouterr().out  # 890, the 100 unreserved, and CONCURRENCY_MIN (30)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ MODULES = sorted([*WITH_ROUTES, *SCHEDULED, *CONSUMERS])
 WITH_WRITES = sorted(
     name for name, routes in DECLARED.routes_by_function.items() if any(route.operation.writes for route in routes)
 )
-SENDING = ("bookkeeper", "sweep")
+SENDING = ("bookkeeper", "sweep")  # the functions that send threshold events
 STATUS = "drift"  # the function of GET /status
 
 
@@ -264,7 +264,7 @@ CEILINGS = {  # written out a second time: 50 ms for each request of the busiest
 
 
 def reserved_concurrency(template: Template) -> dict[str, int]:
-    """Returns the reserved concurrency, by function. The function runs at most that often at once."""
+    """Returns the reserved concurrency, by function: how many calls of the function Lambda runs at once, at most."""
     functions = {module: template.resources[name]["Properties"] for module, name in template.functions().items()}
     key = "ReservedConcurrentExecutions"
     return {module: properties[key] for module, properties in functions.items() if key in properties}
@@ -317,14 +317,14 @@ def test_the_ceilings_follow_the_throttles_or_the_option(context: dict[str, str]
 def test_an_asynchronous_event_that_lambda_gives_up_goes_to_the_queue_of_failed_events(dev: Template) -> None:
     """Every function with writes has this setting, on its alias. Callers of other functions wait for the answer."""
     queue = dev.only_name("AWS::SQS::Queue")
-    functions, waits = dev.functions(), {}
+    functions, dependencies = dev.functions(), {}
     for config in invoke_configs(dev, WITH_ROUTES):
         properties = config["Properties"]
         assert properties["Qualifier"] == "live"
         assert properties["DestinationConfig"] == {"OnFailure": {"Destination": {"Fn::GetAtt": [queue, "Arn"]}}}
-        waits[properties["FunctionName"]["Ref"]] = config["DependsOn"]
-    assert set(waits) == {functions[module] for module in WITH_WRITES}
+        dependencies[properties["FunctionName"]["Ref"]] = config["DependsOn"]
+    assert set(dependencies) == {functions[module] for module in WITH_WRITES}
     assert {"increments", "increments_open", "changes", "children", "visits", "holds", "posts"} <= set(WITH_WRITES)
-    for function, resources in waits.items():
+    for function, resources in dependencies.items():
         assert dev.alias_of(function) in resources
     assert dev.outputs["FailedEventsQueueUrl"]["Value"] == {"Ref": queue}

@@ -22,7 +22,7 @@ RUNBOOK_PAGE = ROOT / "docs" / "runbook.md"
 RUNBOOK = RUNBOOK_PAGE.read_text()
 SCREEN_LINES = 40
 WORDS_PER_ALARM = 150  # words of the whole page, divided by the alarms
-OTHER_CONSTANTS = {"SERVICE", "CODE_VERSION", "FUNCTION_VERSION", "NAMESPACE", "COUNTER", "CONSUMER", "VERSION"}
+OTHER_CONSTANTS = {"SERVICE", "CODE_VERSION", "NAMESPACE", "COUNTER", "CONSUMER", "VERSION"}
 WRITTEN = {
     value: name
     for name, value in vars(observe).items()

@@ -133,7 +133,7 @@ class Walk:
             self.note_write(counter, tally, number, has_present_limit=amount > 0)
 
     def set(self, value: int) -> None:
-        """Set a number."""
+        """Set the number of `e`, which is the only id of OVERRIDABLE."""
         call, key = Call(self.world.store), secrets.token_hex(12)
         version = tallies.read_state(call, OVERRIDABLE, "e").version
         with suppress(LimitReachedError):

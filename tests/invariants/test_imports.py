@@ -251,7 +251,7 @@ def test_imported_numbers_are_imports_of_their_days_and_not_traffic_wherever_the
         ("likes", LIKES_HEADER, *likes),
     ):  # fmt: skip
         path = run_on_deployment.file(*lines)
-        for request_number in itertools.count(2):  # kills the run after each chunk, and starts the run once more
+        for request_number in itertools.count(2):  # kills each run one request later than the run before
             with killing_at(deployment.store, request_number, before=False) as requests:
                 run_on_deployment.import_(path, counter)
             if len(requests) != request_number:
@@ -306,8 +306,7 @@ def test_the_command_names_the_lines_of_children_without_a_parent(store: Store, 
     assert store.client.scan(TableName=store.settings.counts_table)["Count"] == 4  # the post, its text, two likes
 
 
-# Names of children.
-ODD_NAMES = ["a\nb", "\n", "a\r\nb\r", "a\rb", 'say "x"\n,"y"\n', ",\n,", "x\0y", "\u2028z", "'=1+1", " a ", "\ufeffq"]
+ODD_USERS = ["a\nb", "\n", "a\r\nb\r", "a\rb", 'say "x"\n,"y"\n', ",\n,", "x\0y", "\u2028z", "'=1+1", " a ", "\ufeffq"]
 MAY_3_S = 1_714_694_400  # 2024-05-03
 ACCEPTED_TIMES = {
     "20240503": MAY_3_S, 20240503: MAY_3_S, "2024-05-03": MAY_3_S, "20240503T000000Z": MAY_3_S, str(MAY_3_S): MAY_3_S,
@@ -615,7 +614,7 @@ def test_an_export_that_is_imported_into_empty_tables_gives_the_same_numbers(
     browser = anonymous.child_name(counters.HEARTS, "home", "s" * 22)
     stored_children = [(counters.MEMBERS, "auth0%7C7"), (counters.MEMBERS, fields.user(browser, "child")),
              (counters.HEARTS, "ann"), (counters.HEARTS, browser),
-             *((counters.HEARTS, fields.user(name, "child")) for name in ODD_NAMES)]  # fmt: skip
+             *((counters.HEARTS, fields.user(name, "child")) for name in ODD_USERS)]  # fmt: skip
     for counter, name in stored_children:
         children.set_child(Call(store, "shop"), counter, "home", name, True, {}, None)
     run_on_copy = replace(run, store=Store(store.client, fresh_tables(engine.endpoint, ("counts", "receipts"))))

@@ -17,7 +17,7 @@ from tally.cdk import options
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference.md"
 HEAD = """# Reference
 
-`make generate` writes this page from the docstrings in the code. Edit the docstring, not the page.
+`make generate` writes this page from the docstrings in the code.
 
 * The HTTP API: `/openapi.json` of every stack, `/dev/openapi` under `make dev`.
 * The command: `tally help`, `tally help COMMAND`.

@@ -81,9 +81,9 @@ class Counter:
     start: int = 0
     """The number before the first change."""
     floor: int | None = None
-    """No change takes the number below this. None: no such limit."""
+    """No change takes the number below this. None: no limit."""
     ceiling: int | None = None
-    """No change takes the number above this. None: no such limit."""
+    """No change takes the number above this. None: no limit."""
     debt: int = 0
     """How far commits of holds, and increments that say `used`, may take the number beyond its limit."""
     limit_overrides: bool = False

@@ -146,7 +146,7 @@ class LimitReachedError(CallerError):
 
 class WriteRefusedError(CallerError):
     """The condition of a write of your own (`tally.transact`) failed. `item`: the stored item in DynamoDB's wire form;
-    None if there was no item."""
+    None: no item."""
 
     slug, status, title = "write-refused", 409, "The condition of a write failed"
 

@@ -42,7 +42,7 @@ REPLAYED = "Replayed"
 REFUSED = "Refused"
 """Requests for a change that Tally answered with 4xx."""
 CONFLICTS = "Conflicts"
-"""Transactions that conflicted with another transaction, and were retried on another shard."""
+"""Transactions that were retried on another shard after a conflict."""
 SPILLED = "Spilled"
 """Changes of a hot tally that spilled: counted at once, visible when the rollup has added them."""
 DRIFTING_TALLIES = "DriftingTallies"
@@ -61,7 +61,7 @@ RECORDS_LOST = "RecordsLost"
 OLDEST_EVENT = "OldestEventSeconds"
 """The age of the oldest threshold event that a sweep could not send."""
 HOLDS_NOT_RELEASED = "HoldsNotReleased"
-"""Expired holds that the sweep could not release. It writes 0 only after it has looked at all expired holds."""
+"""Expired holds that the sweep could not release. 0: the sweep looked at all expired holds."""
 
 logger = Logger(service=SERVICE, use_rfc3339=True)  # Lambda reads the time and the level of a JSON line
 

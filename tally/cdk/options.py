@@ -40,8 +40,8 @@ class Options:
     """The options of one deployment. Immutable. "" or None, and 0 days of logs: the option is not given."""
 
     stage: str = _option(parse.stage, DEV, STAGE)
-    """The end of the stack's name, without `aws`, `amazon` or `cognito` in it. Each stage but `dev` keeps its tables
-    and users when the stack is deleted."""
+    """The end of the stack's name, without `aws`, `amazon` or `cognito`. Each stage but `dev` keeps its tables and
+    users when the stack is deleted."""
     issuer: str = _option(parse.issuer, "")
     """The issuer of the tokens of callers who sign in. Without it the stack makes a Cognito user pool."""
     audience: tuple[str, ...] = _option(parse.audience, ())
@@ -54,8 +54,8 @@ class Options:
     one_user_per_mailbox: bool = _option(parse.yes_no, True)
     """Whether `Ana@` and `ana@` are one user of the stack's own pool. An existing pool cannot change this."""
     page_hosts: tuple[str, ...] = _option(parse.hosts, ())
-    """The hosts whose pages count, between commas, up to 3,200 bytes together. Visits of other pages get 403. `*`
-    alone: any host."""
+    """The hosts whose pages count, between commas, up to 3,200 bytes. Visits of other pages get 403. `*` alone:
+    any host."""
     cors_origins: tuple[str, ...] = _option(parse.origins, ("*",))
     """The origins that browsers may call from: `https://example.com`, never `*.example.com`. `*` alone: any origin."""
     domain_name: str = _option(parse.domain_name, "")

@@ -220,7 +220,7 @@ def test_a_retired_counter_changes_no_hold_and_answers_a_retry_of_an_earlier_cha
 def test_no_amount_is_lost_or_counted_twice_if_another_call_acts_between_the_read_and_the_write_of_a_hold(
     budget: Budget, clock: Clock, other_act: str, changes: tuple[int | None, int | None], change_is_first: bool
 ) -> None:
-    """One of the two calls begins and ends between the read and the write of the other call."""
+    """One call begins and ends between the read and the write of the other call. `changes`: the new amount and time."""
     declared, began_s, other_process = budget.counter, clock.now_s, budget.without_proxy()
     hold_id = budget.hold(30)
     acts: dict[str, Callable[[Budget], Any]] = {

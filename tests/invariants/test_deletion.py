@@ -171,7 +171,7 @@ def test_a_parent_with_a_child_and_no_tally_is_removed_and_an_empty_parent_is_no
     family.finish_removal()
     with pytest.raises(CounterRetiredError):
         deletion.remove_parent(Call(family.store), replace(family.counter, retired=True), ID)
-    assert family.answers()[0] == 2
+    assert family.answers()[0] == 2, "the children that `finish_removal` has put"
 
 
 def test_a_removed_parent_is_gone_at_once_and_its_id_is_taken_until_its_children_are_removed(family: Family) -> None:
@@ -197,7 +197,7 @@ def test_a_removed_parent_is_gone_at_once_and_its_id_is_taken_until_its_children
                     family.world._set(user, ID, present, key, Call(family.store, user))
     hot = replace(family.store, breaker=Breaker())
     hot.breaker.trip(family.counter.partition_start + ID)
-    with pytest.raises(family.refusal):  # a change that spills
+    with pytest.raises(family.refusal):  # this put may spill, and spills nothing
         family.put("new", store=hot)
     chunk = imports.Chunk(0, [imports.ChildRow(1, ID, "new", 1)])
     assert imports.import_children(Call(family.store), family.counter, "run", chunk)["missing"] == [1]

@@ -100,7 +100,7 @@ def bus(listened: ListenedBus) -> Bus:
 
 
 def stock_record(sequence: int, old: int, new: int, id_: str = "x") -> dict[str, Any]:
-    """Makes the record of a change of the stock from `old` to `new`."""
+    """Makes the record of a change of the stock from `old` to `new`, made AGE_S ago."""
     images = [{**tallies.key(STOCK, id_, 0), "qty": {"N": str(number)}} for number in (old, new)]
     images[1]["nonce"] = {"S": f"n{sequence}"}
     change = {"Keys": tallies.key(STOCK, id_, 0), "OldImage": images[0], "NewImage": images[1]}
@@ -108,6 +108,7 @@ def stock_record(sequence: int, old: int, new: int, id_: str = "x") -> dict[str,
 
 
 def deliver(world: StreamWorld, records: list[Any], bus: Bus | None, store: Store | None = None) -> None:
+    """Delivers a batch to the bookkeeper. `bus`: gets the events; None: the bookkeeper leaves them to the sweep."""
     batch = world.event("counts", SHARD, records)
     world.handler("bookkeeper", store, DECLARED, bus)(batch, LambdaContext())
 

@@ -22,7 +22,8 @@ from tests.invariants.world import FAULT_MIX, acting_before, retry_until_final
 
 SEATS = Counter("seats", prefix="HALL", sort_key="SEATS", attribute="taken", floor=0, ceiling=10)
 LIVES = Counter("lives", prefix="GAME", sort_key="LIVES", attribute="lives", start=3, delta=-1, floor=0)
-DEBT = Counter("debt", prefix="USER", sort_key="DEBT", attribute="debt", start=-5, floor=-10, ceiling=-1)
+NEGATIVE = Counter("negative", prefix="USER", sort_key="N", attribute="n", start=-5, floor=-10, ceiling=-1)
+# In the partitions of USAGE.
 BESIDE_USAGE = Counter("credits", prefix=counters.USAGE.prefix, sort_key="CREDITS", attribute="credits", floor=0)
 
 
@@ -43,7 +44,7 @@ def test_100_of_200_buyers_at_once_buy_the_100_in_stock_and_100_are_refused(coun
     [
         (SEATS, [4, 4, 4, 2, 1, -11, -10, -1], [4, 8, 8, 10, 10, 10, 0, 0], {2: 2, 4: 0, 5: 10, 7: 0}),
         (LIVES, [-1, -1, -1, -1], [2, 1, 0, 0], {3: 0}),
-        (DEBT, [5, 4, 1, -10, -9], [-5, -1, -1, -1, -10], {0: 4, 2: 0, 3: 9}),
+        (NEGATIVE, [5, 4, 1, -10, -9], [-5, -1, -1, -1, -10], {0: 4, 2: 0, 3: 9}),
         (counters.STOCK, [-1, 3, -4, -3], [0, 3, 3, 0], {0: 0, 2: 3}),
     ],
     ids=lambda value: value.name if isinstance(value, Counter) else "",
@@ -154,7 +155,7 @@ def test_a_key_that_set_another_value_is_refused(counting: Counting) -> None:
     assert counting.read(counters.STOCK) == body
 
 
-@pytest.mark.parametrize(("counter", "value"), [(counters.STOCK, -1), (SEATS, 11), (SEATS, -1), (DEBT, 0)])
+@pytest.mark.parametrize(("counter", "value"), [(counters.STOCK, -1), (SEATS, 11), (SEATS, -1), (NEGATIVE, 0)])
 def test_a_value_outside_the_limits_is_not_set(counting: Counting, counter: Counter, value: int) -> None:
     assert isinstance(refusal(partial(counting.set, counter, value, 0)), LimitReachedError)
     assert counting.world.items() == counting.world.receipts() == []
@@ -170,7 +171,7 @@ PAIRS = Counter(
 ROWS = Counter("rows", prefix="HALL", sort_key="ROWS", attribute="row", delta=1, ceiling=3, numbered=True)
 
 
-def test_50_of_60_entries_in_a_contest_get_different_numbers_and_one_entry_gets_the_last(counting: Counting) -> None:
+def test_50_of_60_entries_in_a_contest_get_different_numbers_and_number_0_is_the_last(counting: Counting) -> None:
     counting.world.proxy.strip_tokens = True
     counting.world.proxy.plan = faults.random_faults(50, {"TransactWriteItems": FAULT_MIX})
     callers = 12
@@ -186,7 +187,7 @@ def test_50_of_60_entries_in_a_contest_get_different_numbers_and_one_entry_gets_
     assert [body["number"] for body in winners if body["last"]] == [0]
     assert [outcome for outcome in outcomes if isinstance(outcome, int)] == [0] * 10
     assert counting.stored(DRAW) == 0
-    assert [enter(keys[caller::callers]) for caller in range(callers)] == entries
+    assert [enter(keys[caller::callers]) for caller in range(callers)] == entries, "a retry gets the first answer"
     assert counting.stored(DRAW) == 0
 
 
@@ -202,7 +203,7 @@ def test_a_retry_of_the_winner_is_a_replay_until_its_receipt_expires_though_no_n
         assert isinstance(error, LimitReachedError)
         assert error.members == {"left": 0}
     for fault in (faults.LOSE_RESPONSE, faults.TRUNCATE):
-        counting.world.proxy.plan = faults.always(fault, "GetItem")
+        counting.world.proxy.plan = faults.always(fault, "GetItem")  # of the receipt
         with pytest.raises(StoreUnreachableError):
             counting.increment(DRAW, key="key-1")
     counting.world.proxy.plan = faults.no_faults

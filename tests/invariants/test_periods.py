@@ -35,7 +35,7 @@ def evening(clock: Clock) -> Clock:
     return clock
 
 
-def today(counter: Counter, clock: Clock) -> str:
+def tally_id_now(counter: Counter, clock: Clock) -> str:
     return periods.tally_id(counter, ITEM, clock())
 
 
@@ -63,17 +63,17 @@ def tallies_after_rollup(counting: Counting, counter: Counter) -> dict[str, int]
 def test_a_retry_after_midnight_of_a_call_whose_response_was_lost_changes_nothing(
     counting: Counting, evening: Clock, counter: Counter
 ) -> None:
-    key, day = new_key(), today(counter, evening)
+    key, first_id = new_key(), tally_id_now(counter, evening)
     counting.world.proxy.strip_tokens = True
     counting.world.proxy.plan = faults.always(faults.LOSE_RESPONSE, "TransactWriteItems", "PutItem")
     with pytest.raises(RetryableError):
         counting.increment(counter, 2, key)
     counting.world.proxy.plan = faults.no_faults
     evening.pass_s(600)
-    assert today(counter, evening) > day
+    assert tally_id_now(counter, evening) > first_id
     body, replayed = counting.increment(counter, 2, key)
-    assert (periods.answer_members(day), replayed) == ({"id": body["id"], "period": body["period"]}, True)
-    assert tallies_after_rollup(counting, counter) == {day: 2}
+    assert (periods.answer_members(first_id), replayed) == ({"id": body["id"], "period": body["period"]}, True)
+    assert tallies_after_rollup(counting, counter) == {first_id: 2}
 
 
 @pytest.mark.parametrize(
@@ -84,12 +84,13 @@ def test_a_retry_after_midnight_of_a_call_whose_response_was_lost_changes_nothin
 def test_a_call_that_is_retried_over_midnight_counts_in_the_day_of_its_start(
     counting: Counting, evening: Clock, counter: Counter, fault: Fault
 ) -> None:
-    day = today(counter, evening)
+    first_id = tally_id_now(counter, evening)
     counting.world.proxy.strip_tokens = True
     counting.world.proxy.plan = fault_past_midnight(evening, fault)
     body, _ = counting.increment(counter, 1)
-    assert (today(counter, evening) > day, body["period"]) == (True, day.partition("#")[2])
-    assert tallies_after_rollup(counting, counter) == {day: 1}
+    assert tally_id_now(counter, evening) > first_id
+    assert body["period"] == first_id.partition("#")[2]
+    assert tallies_after_rollup(counting, counter) == {first_id: 1}
 
 
 @pytest.mark.parametrize("counter", [QUOTA, USED], ids=lambda counter: counter.name)

@@ -162,8 +162,8 @@ def commit_hold(
     counter's limit and its `debt`. If the difference does not fit (409), the hold stays. Committing twice
     changes nothing, and a second commit at another amount is refused.
 
-    A hold that has expired can be committed within a day, with an `amount`. Tally takes this amount in the period of
-    the hold, within the same limit and `debt`.
+    A hold that has expired can be committed for a day (or the counter's `receipt_days`), with an `amount`. Tally takes
+    this amount in the period of the hold, within the same limit and `debt`.
     """
     return Answer(settling.settle(call, counter, id, hold, hold_items.COMMITTED, amount))
 

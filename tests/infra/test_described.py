@@ -19,8 +19,8 @@ ONLY_IN_TEMPLATE = {"POWERTOOLS_LOGGER_SAMPLE_RATE", "TALLY_ALARM_TOPIC"}
 
 def description(**more: Any) -> Json:
     streams = {table: f"stream of {name}" for table, name in TABLES.items()}
-    place = Surroundings("Tally", "v", TABLES, streams, "bucket", event_bus="bus", **more)
-    return deployment_document(DECLARED, place, "config", "console")
+    surroundings = Surroundings("Tally", "v", TABLES, streams, "bucket", event_bus="bus", **more)
+    return deployment_document(DECLARED, surroundings, "config", "console")
 
 
 def test_the_described_routes_scopes_and_throttles_are_those_of_the_stack(prod: Template) -> None:

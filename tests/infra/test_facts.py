@@ -34,8 +34,8 @@ BOTH_IMAGES = {"StreamViewType": "NEW_AND_OLD_IMAGES"}
 TOPIC = [Reference("AWS::SNS::Topic")]
 
 
-def table(name: str, *keys: str, **more: Any) -> dict[str, Any]:
-    return more | {
+def table(name: str, *keys: str, **properties: Any) -> dict[str, Any]:
+    return properties | {
         "TableName": Stage(f"Tally-dev-{name}", f"Tally-prod-{name}"),
         "KeySchema": [{"AttributeName": key, "KeyType": "RANGE" if key == "SK" else "HASH"} for key in keys],
         "AttributeDefinitions": [{"AttributeName": key, "AttributeType": "S"} for key in keys],

@@ -72,10 +72,10 @@ def test_the_local_stack_has_the_table_of_salts_and_visits_know_whether_there_is
     schemas = table_schemas(declared.counters.values())
     assert [schema for schema in schemas.values() if not schema.has_backups] == [SALTS_TABLE]
     for cdn in (False, True):
-        place = Surroundings(
+        surroundings = Surroundings(
             "Tally", "v", {table: table.value for table in schemas}, dict.fromkeys(schemas, ""), "bucket", has_cdn=cdn
         )
-        document = deployment_document(declared, place, "config", "console")
+        document = deployment_document(declared, surroundings, "config", "console")
         assert document["tables"]["salts"]["KeySchema"] == [{"AttributeName": "PK", "KeyType": "HASH"}]
         environments = {name: function["environment"] for name, function in document["functions"].items()}
         assert [name for name, variables in environments.items() if "TALLY_CDN" in variables] == ["visits"] * cdn

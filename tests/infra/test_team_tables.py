@@ -142,10 +142,12 @@ def test_a_table_that_is_imported_with_its_stream_counts_and_an_uncounted_table_
 def test_the_streams_reach_the_consumer_as_in_the_local_stack(shop: Template, counters: Path) -> None:
     deployed = [mapping for mapping in mappings(shop).values() if mapping.function == "items"]
     assert {mapping.table.rstrip(HASH_CHARACTERS) for mapping in deployed} == {"Orders", "Store"}
-    place = Surroundings("Tally", "v", {table: table.value for table in Table}, dict.fromkeys(Table, "s"), "bucket")
+    surroundings = Surroundings(
+        "Tally", "v", {table: table.value for table in Table}, dict.fromkeys(Table, "s"), "bucket"
+    )
     local = [
         mapping
-        for mapping in parse(deployment_document(Declarations.load(counters), place, "", "")).mappings
+        for mapping in parse(deployment_document(Declarations.load(counters), surroundings, "", "")).mappings
         if mapping.counters
     ]
     assert {mapping.table: mapping.counters for mapping in local} == {

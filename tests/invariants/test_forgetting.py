@@ -196,7 +196,7 @@ def test_every_trace_of_the_user_and_no_other_is_removed_and_the_history_does_no
 
 @pytest.mark.parametrize("transaction_number", [2, *in_long([0, 5])])
 def test_a_second_run_finishes_what_a_stopped_run_left(
-    deployment: Deployment, run: Run, world: World, transaction_number: int
+    deployment: Deployment, run: Run, transaction_number: int
 ) -> None:
     leave_traces(deployment)
     options: dict[str, Any] = {"before": False, "operation": "TransactWriteItems", "error": KeyboardInterrupt}

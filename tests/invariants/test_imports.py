@@ -325,7 +325,7 @@ REFUSED_TIMES = {
 }  # fmt: skip
 
 
-def test_a_number_as_time_is_a_date_or_seconds_or_is_refused_with_the_reason(run: Command, tmp_path: Path) -> None:
+def test_a_number_as_time_is_a_date_or_seconds_or_is_refused_with_the_reason(run: Command) -> None:
     assert {text: files.parse_seconds(text) for text in ACCEPTED_TIMES} == ACCEPTED_TIMES
     for reason, times in REFUSED_TIMES.items():
         for text in times:
@@ -550,7 +550,7 @@ def test_an_import_with_the_wrong_option_or_into_a_retired_counter_is_refused(ru
         assert "is retired: it takes no more changes" in refusal
 
 
-def test_the_command_warns_of_rows_of_periods_that_are_not_kept(store: Store, run: Command) -> None:
+def test_the_command_warns_of_rows_of_periods_that_are_not_kept(run: Command) -> None:
     """Such rows are not an error, because an export has the rows of a period until DynamoDB removes its items."""
     today = periods.tally_id(counters.CALLS, "b", time.time())
     assert run.import_(run.file(NUMBERS_HEADER, "a#2020-01-01,5", f"{today},6"), "calls") == 0

@@ -23,7 +23,6 @@ from tests.invariants.world import FAULT_MIX, acting_before, retry_until_final
 SEATS = Counter("seats", prefix="HALL", sort_key="SEATS", attribute="taken", floor=0, ceiling=10)
 LIVES = Counter("lives", prefix="GAME", sort_key="LIVES", attribute="lives", start=3, delta=-1, floor=0)
 NEGATIVE = Counter("negative", prefix="USER", sort_key="N", attribute="n", start=-5, floor=-10, ceiling=-1)
-# In the partitions of USAGE.
 BESIDE_USAGE = Counter("credits", prefix=counters.USAGE.prefix, sort_key="CREDITS", attribute="credits", floor=0)
 
 

@@ -161,7 +161,7 @@ def test_consumers_that_are_off_for_less_than_a_day_lose_no_record(
     world.resume()
     world.run_until_judged()
     assert (loss.list_losses(world.store), world.drifts()) == ([], {})
-    assert watermark.read(world.store).resume_minute == 0
+    assert watermark.read(world.store).resume_minute == 0, "the ledger did not restart"
 
 
 def test_the_ledger_has_the_changes_that_only_the_rollup_has_lost(world: Deployment) -> None:
@@ -180,9 +180,7 @@ def test_the_ledger_has_the_changes_that_only_the_rollup_has_lost(world: Deploym
     assert (world.as_of() or 0) > before_s
 
 
-def test_receipts_have_the_changes_that_both_consumers_have_lost(
-    world: Deployment, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_receipts_have_the_changes_that_both_consumers_have_lost(world: Deployment) -> None:
     """The bookkeeper has lost more records than the rollup. The changes that the rollup has added are not drift."""
     world.stall()
     world.spill(PAGE, 10, VISITS)
@@ -197,7 +195,7 @@ def test_receipts_have_the_changes_that_both_consumers_have_lost(
     world.resume()
     world.assert_no_drift(14)
     day, accepted = world.store.settings.minute_of(world.now_s) // (24 * 60), Accepted()
-    list(rebuild.sum_receipts(world.store, {"visits": VISITS}, Window(day - 1, day), accepted))
+    list(rebuild.sum_receipts(world.store, {"visits": VISITS}, Window(day - 1, day), accepted))  # adds to `accepted`
     missing = rebuild.missing_of(world.store, VISITS, PAGE, accepted["visits", PAGE]).difference
     assert (world.tally(VISITS, PAGE), missing) == (5, 10)
     world.edit(-7, VISITS, PAGE)

@@ -326,7 +326,7 @@ def test_without_limit_overrides_the_declared_limit_holds_and_after_a_rollback_t
     without_overrides = replace(counter, limit_overrides=False)
     assert refusal_members(deployed_store, without_overrides, 1)["left"] == 10 - 20
     count(deployed_store, without_overrides, -15)
-    clock.pass_s(60)
+    clock.pass_s(60)  # to the next period of QUOTA
     count(deployed_store, without_overrides, 5)
     (rolled_back_store,) = new_processes(world, 1)
     number = world.tally(counter, periods.tally_id(counter, ITEM, clock()))

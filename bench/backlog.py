@@ -15,8 +15,7 @@ RUN_S_MAX = 600
 
 
 def measure(quick: bool) -> Rows:
-    """Lets the client send a backlog of changes. Returns reads of the storage and requests for each change, and how
-    many changes too many were counted. Raises LocalError if Node fails."""
+    """Lets the client send a backlog. Returns reads of the storage and requests for each change, and the error."""
     changes = CHANGES // 10 if quick else CHANGES
     command = ["node", str(Path(__file__).with_suffix(".mjs")), str(changes)]
     try:

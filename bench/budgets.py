@@ -1,4 +1,4 @@
-"""The cost of a hold, of changes and commits of a hold (holds.py), and of a void (voids.py)."""
+"""The cost of a hold, of its changes and its commit, and of a void."""
 
 from __future__ import annotations
 

@@ -32,10 +32,10 @@ LOCAL: dict[str, Any] = {"region_name": "eu-west-1", "aws_access_key_id": "local
 
 @dataclass(frozen=True)
 class Clients:
-    """The clients of one engine. `plain`: made by `boto3.client("dynamodb")`. `store`: Tally's store."""
+    """The clients of one engine. `boto3_client`: as boto3 makes it. `store`: Tally's store."""
 
     endpoint: str
-    plain: DynamoDBClient
+    boto3_client: DynamoDBClient
     store: Store
 
     def counted(self, video_id: str) -> int:
@@ -45,8 +45,8 @@ class Clients:
 
 def clients_of(endpoint: str) -> Clients:
     """Returns clients for the engine, or for the proxy in front of it, at `endpoint`."""
-    plain = boto3.client("dynamodb", endpoint_url=endpoint, **LOCAL)
-    return Clients(endpoint, plain, Store(dynamodb_client(endpoint_url=endpoint, **LOCAL), SETTINGS))
+    boto3_client = boto3.client("dynamodb", endpoint_url=endpoint, **LOCAL)
+    return Clients(endpoint, boto3_client, Store(dynamodb_client(endpoint_url=endpoint, **LOCAL), SETTINGS))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The cost of a commit (tally/transact.py) with a receipt, three tallies, and a team's own order and total."""
+"""The cost of a commit (tally/transact.py) with a receipt, three tallies, and an order and a total of a team."""
 
 from __future__ import annotations
 

@@ -51,11 +51,8 @@ EDGES = {
 
 
 def measure(quick: bool) -> Rows:
-    """Returns the costs to roll up 1,000 plays, and the speed of folding records into sums (fold.py).
-
-    The costs are write units by the number of videos, and transactions for plays of one video around the edge of a
-    minute. The CPU time of the fold is compared with a plain loop over the same records.
-    """
+    """Returns the write units to roll up 1,000 plays, by the number of videos; the transactions for plays of one video
+    around the edge of a minute; and the speed of folding records into sums, beside a plain loop over the records."""
     units = {f"{PLAYS:,} plays of {videos:,} videos": {"WCU": rollup_cost(videos)} for videos in VIDEOS}
     edges: Rows = {name: {"transactions": edge_cost(*edge)} for name, edge in EDGES.items()}
     return {**units, **edges, "the fold alone": _fold_speed(2000 if quick else 50_000)}
@@ -207,8 +204,7 @@ def note_judged(store: Store, minute: int) -> None:
 
 
 def track(clients: Clients, clock: WallClock, skip_records: int = 0) -> None:
-    """Deliver the records to the bookkeeper, without the first `skip_records` of `counts`, and judge the minute of the
-    records. Raises AssertionError if the judge finds drift."""
+    """Deliver the records to the bookkeeper, without the first `skip_records` of `counts`, and judge their minute."""
     deliver_streams(clients, bookkeeper.CONSUMER, made_s=clock.now_s, skip_records=skip_records)
     minute = SETTINGS.minute_of(clock.now_s)
     complete_s = (minute + 1 + watermark.COMMIT_GRACE + 1) * SETTINGS.minute_s

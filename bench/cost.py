@@ -2,8 +2,8 @@
 figures of the page (cost_pages.py).
 
 The prices of us-east-1 were read on AWS's pages on 2026-11-22. In prices.csv, `also_read` is another page with the same
-price, and `when` is the date of that page. From 2024 on, AWS also billed $6 a month for each machine client. On
-2026-11-22, https://docs.aws.amazon.com/cognito/latest/developerguide/tracking-cost.html lists requests only.
+price, and `when` is the date of that page. From 2024 on, Cognito also billed $6 a month for each machine client. On
+2026-11-22 https://docs.aws.amazon.com/cognito/latest/developerguide/tracking-cost.html has no such fee.
 
 Tests compare the units with what the engine bills and with the claims of `make bench` (tests/invariants/test_cost.py,
 tests/integration/test_sweep.py), with what functions log, and with the templates (tests/infra/test_bill.py). Times in
@@ -83,12 +83,12 @@ JUDGE_WRITES, QUIET_READS = 2, 62.0
 SERIES_READS = 16.0  # of a sweep, to sum up the series
 # A change, alone or in a batch, computes about 4 ms at 512 MB, and waits 5 to 10 ms for DynamoDB.
 CHANGE_MS, CHANGE_IN_BATCH_MS = 15, 10
-SWEEP_REQUESTS = 88  # one after the other, 5 ms each, for four shards in each stream
+SWEEP_REQUESTS = 88  # of a sweep, if each stream has four shards; a sweep waits 5 ms for each request
 
 # Bytes: CloudWatch's addition to each line; each kind of line; each stored item, with DynamoDB's own 100 bytes.
 LOG_EVENT, ACCESS_LINE, ANSWER_LINE, METRICS_LINE, SWEEP_LINES = 26, 244, 312, 215, 3450
 RECEIPT_BYTES, CHILD_BYTES, SERIES_DAY_BYTES, SERIES_HOUR_BYTES = 500, 250, 170, 8
-KEPT_DAYS = 365  # the age of the stored children and series, which are never deleted
+KEPT_DAYS = 365  # the bill is of a stack that is a year old, and never deletes children and series
 
 
 class Month(NamedTuple):
@@ -99,9 +99,9 @@ class Month(NamedTuple):
     other_quantities: Mapping[str, float] = {}  # by the names of their prices
     notifies: bool = False  # whether a counter has thresholds, for which the bookkeeper's window is one second
 
-    def sum(self, part: Callable[[Usage], float]) -> float:
-        """Returns the sum of a part of the usage over all changes and reads."""
-        return sum(amount * part(KINDS[kind]) for kind, amount in self.amounts.items())
+    def sum(self, quantity: Callable[[Usage], float]) -> float:
+        """Returns the sum of a quantity over all changes and reads. `quantity`: of one change or read."""
+        return sum(amount * quantity(KINDS[kind]) for kind, amount in self.amounts.items())
 
 
 IDLE_MONTH = Month()
@@ -147,7 +147,7 @@ def usage(month: Month, stage: BilledStage) -> dict[str, float]:
     used["write"] += MINUTES * (JUDGE_WRITES + 2 * SHARDS)
     used["read"] += MINUTES * (QUIET_READS + SERIES_READS)
     used["log"] += MINUTES * SWEEP_LINES / GB
-    return used | {"recoverable": used["stored"], "log-kept": 0.15 * used["log"]}  # compressed
+    return used | {"recoverable": used["stored"], "log-kept": 0.15 * used["log"]}  # compressed to 15 %
 
 
 def _invoke(used: dict[str, float], invocations: float, ms: float, gb: float = FUNCTION_GB) -> None:
@@ -199,10 +199,7 @@ def _consume(month: Month, used: dict[str, float]) -> None:
         records: float, changes: float, units_of: Callable[[float], float], window_s: int = 1
     ) -> tuple[float, float]:
         """Add a consumer's batches of one stream. Returns the number of batches, and of tallies that move in them.
-
-        `records`: without heartbeats. `changes`: of tallies, in these records. `units_of`: the write units of a batch
-        that moves so many tallies.
-        """
+        `changes`: of tallies, in the records. `units_of`: the write units of a batch that moves so many tallies."""
         beats_per_s = 1 / 60  # spread evenly, so each heartbeat has its own batch
         per_s = records / MONTH_S / shards + beats_per_s
         # A batch begins with a record, and ends with its window, or when it is full.

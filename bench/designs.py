@@ -8,11 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from aws_lambda_powertools.utilities.idempotency import (
-    DynamoDBPersistenceLayer,
-    IdempotencyConfig,
-    idempotent_function,
-)
+from aws_lambda_powertools.utilities.idempotency import DynamoDBPersistenceLayer, IdempotencyConfig, idempotent_function
 
 import counters
 from tally.counter import Counter
@@ -58,17 +54,17 @@ def _read_modify_write(clients: Clients, video_id: str) -> Play:
     attribute = counters.PLAYS.attribute
 
     def play(key: str) -> None:
-        read = clients.plain.get_item(TableName=SETTINGS.counts_table, Key=_key(video_id), ConsistentRead=True)
+        read = clients.boto3_client.get_item(TableName=SETTINGS.counts_table, Key=_key(video_id), ConsistentRead=True)
         number = int(read.get("Item", {}).get(attribute, {"N": "0"})["N"])
         item = {**_key(video_id), attribute: {"N": str(number + 1)}}
-        clients.plain.put_item(TableName=SETTINGS.counts_table, Item=item)
+        clients.boto3_client.put_item(TableName=SETTINGS.counts_table, Item=item)
 
     return play
 
 
 def _plain_add(clients: Clients, video_id: str) -> Play:
     def play(key: str) -> None:
-        clients.plain.update_item(**_add(video_id))
+        clients.boto3_client.update_item(**_add(video_id))
 
     return play
 
@@ -86,10 +82,10 @@ def _powertools(clients: Clients, video_id: str) -> Play:
     def make() -> Callable[..., dict[str, Any]]:
         config = IdempotencyConfig(event_key_jmespath="key")
         config.register_lambda_context(_PowertoolsContext())  # type: ignore[arg-type]  # Powertools uses this method only
-        layer = DynamoDBPersistenceLayer(table_name=SETTINGS.receipts_table, boto3_client=clients.plain)
+        layer = DynamoDBPersistenceLayer(table_name=SETTINGS.receipts_table, boto3_client=clients.boto3_client)
 
         def count(*, data: dict[str, str]) -> dict[str, Any]:
-            clients.plain.update_item(**_add(data["video_id"]))
+            clients.boto3_client.update_item(**_add(data["video_id"]))
             return {"video_id": data["video_id"], "counted": True}
 
         guarded: Callable[..., dict[str, Any]] = idempotent_function(
@@ -108,15 +104,11 @@ def _powertools(clients: Clients, video_id: str) -> Play:
 def _bare_transaction(clients: Clients, video_id: str) -> Play:
     def play(key: str) -> None:
         marker = {"id": {"S": f"{video_id}#{key}"}, "expiration": {"N": str(int(time.time()) + MARKER_TTL_S)}}
-        put = {
-            "TableName": SETTINGS.receipts_table,
-            "Item": marker,
-            "ConditionExpression": "attribute_not_exists(id)",
-        }
+        put = {"TableName": SETTINGS.receipts_table, "Item": marker, "ConditionExpression": "attribute_not_exists(id)"}
         writes: Any = [{"Put": put}, {"Update": _add(video_id)}]
         try:
-            clients.plain.transact_write_items(TransactItems=writes)
-        except clients.plain.exceptions.TransactionCanceledException as cancelled:
+            clients.boto3_client.transact_write_items(TransactItems=writes)
+        except clients.boto3_client.exceptions.TransactionCanceledException as cancelled:
             if cancelled.response["CancellationReasons"][0].get("Code") != "ConditionalCheckFailed":
                 raise
             # else an earlier attempt counted the play

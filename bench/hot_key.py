@@ -73,7 +73,7 @@ class Load(NamedTuple):
         return f"{self.counter.name} {self.per_s:,}/s{' warm' if self.warm else ''}"
 
 
-# Every load but the last two is longer than a breaker stays open, so that breakers also close and open again.
+# Every load but the last two is longer than a breaker stays open, so that breakers also close, and open a second time.
 LOADS = (
     *(
         Load(counter, per_s, duration_s)
@@ -126,7 +126,7 @@ def simulate(load: Load, seed: int = SEED) -> dict[str, float]:
     partitions = math.ceil((WARM_WCU if load.warm else COLD_WCU) / PARTITION_WCU_PER_S)
     tables = HotTables(hub, SETTINGS, chance, partitions)
     post = tallies.key(load.counter, HOT_ID, 0)
-    tables.items.add((SETTINGS.counts_table, post["PK"]["S"], post["SK"]["S"]))  # likes need their post
+    tables.items.add((SETTINGS.counts_table, post["PK"]["S"], post["SK"]["S"]))  # a like needs its post, a play nothing
     free_environments: list[Store] = []
     latencies_s: list[float] = []
     are_spilled: list[bool] = []

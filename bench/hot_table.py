@@ -111,9 +111,8 @@ class HotTables:
     def __init__(self, hub: Hub, settings: Settings, chance: random.Random, receipts_partitions: int) -> None:
         self.hub, self.chance, self._settings = hub, chance, settings
         self.items: set[Key] = set()
-        self.tally = self.spilled = self.conflicts = self.throttles = 0
-        """`tally`: the sum of the amounts added. `spilled`: the sum that the rollup would add. `conflicts`,
-        `throttles`: how many requests failed so."""
+        self.tally = self.spilled = 0  # the sum of the added amounts, and the sum that the rollup would add
+        self.conflicts = self.throttles = 0  # how many requests failed so
         self.write_units = 0.0
         self._locked: set[Key] = set()
         self._partitions = {
@@ -127,10 +126,8 @@ class HotTables:
         return partitions[int(hashlib.sha256(key[1].encode()).hexdigest()[:8], 16) % len(partitions)]
 
     def write(self, entries: Sequence[tuple[str, Write]], *, single: bool = False) -> None:
-        """Commit writes, each with its kind (`Put`), in a transaction. `single`: one write without a transaction.
-
-        If a write has a conflict, is throttled, or its condition fails, commits nothing and raises FailedRequestError.
-        """
+        """Commit writes, each with its kind (`Put`), in a transaction, or a `single` write without a transaction.
+        If a write has a conflict, is throttled, or its condition fails, raises FailedRequestError."""
         self.hub.sleep(NETWORK_S / 2)
         units = PREPARE_WCU if single else PREPARE_WCU + COMMIT_WCU
         keys = [_key_of(write) for _, write in entries]

@@ -1,7 +1,4 @@
-"""The CPU time to import a hot handler at a cold start, and to run the command `tally`, compared with boto3's import.
-
-CPU time does not include other programs, as wall time does.
-"""
+"""The CPU time to import a hot handler at a cold start, and to run the command `tally`, compared with boto3."""
 
 from __future__ import annotations
 

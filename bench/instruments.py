@@ -78,10 +78,10 @@ class Crasher:
         self._armed.write = write
 
     def _crash_after_write(self, model: Any, **_: object) -> None:
-        left = getattr(self._armed, "write", 0)
-        if left and model.name not in _READS:
-            self._armed.write = left - 1
-            if left == 1:
+        writes_left = getattr(self._armed, "write", 0)
+        if writes_left and model.name not in _READS:
+            self._armed.write = writes_left - 1
+            if writes_left == 1:
                 raise CrashError
 
 

@@ -1,6 +1,5 @@
-"""The judge's speed and memory for a minute with a million changed tallies.
-
-The judge's time is also given as a multiple of a plain loop over the same ids and amounts.
+"""The judge's speed and memory for a minute with a million changed tallies. The time is also given as a multiple of the
+time of a plain loop over the same ids and amounts.
 
 Each tally has two entries, in different segments: the expected amount and the observed amount. A new process judges the
 minute as the sweep does, and reads the segments from an engine with boto3.

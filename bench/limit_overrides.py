@@ -46,7 +46,7 @@ _STEPS: dict[str, Callable[[Call, Counter], object]] = {
 
 
 def measure(quick: bool) -> Rows:
-    """Returns the requests and units of each step. The process that makes the first change has no cached limits."""
+    """Returns the requests and units of each step. The process has no cached limits before its first change."""
     rows: Rows = {}
     for name, counter in COUNTERS.items():
         with fresh_engine() as endpoint:

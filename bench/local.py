@@ -13,7 +13,7 @@ from tally.dev.base.errors import LocalError
 from . import ROOT
 
 VISITS = 30
-SHOWN_S_MAX = 120.0  # after this time the visit counts as lost
+SHOWN_S_MAX = 120.0  # after this time without the visit, the measurement fails
 POLL_S = 0.02
 VISIT_SHOWN = "a visit, from its answer to the count"
 

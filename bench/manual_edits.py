@@ -46,8 +46,7 @@ def measure(quick: bool) -> Rows:
 
 
 def quiet_minute() -> float:
-    """Returns the write units of a minute without traffic, which writes two heartbeats, four checkpoints, and twice the
-    item of the judge."""
+    """Returns the write units of a minute without traffic: 2 heartbeats, 4 checkpoints, and 2 writes of the judge."""
     with ExitStack() as stack:
         timeline = _Timeline(stack)
         for _ in range(10):  # until the judge has caught up
@@ -102,8 +101,7 @@ class _Timeline:
     def _deliver(self, made_s: float) -> bool:
         """Let DELIVERY_S pass, and deliver new records, made at `made_s`. Returns False if there are no new records."""
         new = {
-            # DynamoDB gives the time of a record in whole seconds.
-            table: [with_time(record, float(int(made_s))) for record in stream.read_new()]
+            table: [with_time(record, float(int(made_s))) for record in stream.read_new()]  # records have whole seconds
             for table, stream in self._streams.items()
         }
         if not any(new.values()):
@@ -116,7 +114,7 @@ class _Timeline:
 
     def edit(self, number: int) -> None:
         """Edit a tally by hand. Each edit has another tally and another amount."""
-        self.clients.plain.update_item(
+        self.clients.boto3_client.update_item(
             TableName=SETTINGS.counts_table,
             Key=tallies.key(counters.PLAYS, str(number), 0),
             UpdateExpression="ADD play_count :amount",

@@ -74,7 +74,7 @@ def _costs() -> Rows:
     costs = {}
     with fresh_engine() as endpoint:
         clients = clients_of(endpoint)
-        meter = Meter(clients.plain, clients.store.client)
+        meter = Meter(clients.boto3_client, clients.store.client)
         for design in DESIGNS:
             play = design.make(clients, design.name)
             meter.reset()
@@ -122,7 +122,7 @@ def _count_with_faults(design: Design, schedule: FaultSchedule) -> dict[str, flo
 
     with fresh_engine(streams=design is SOON) as endpoint, FaultProxy(endpoint, lose_answers) as proxy:
         clients = clients_of(proxy.endpoint)
-        crasher = Crasher(clients.plain, clients.store.client)
+        crasher = Crasher(clients.boto3_client, clients.store.client)
         count = design.make(clients, design.name)
         with ThreadPoolExecutor(THREADS) as threads:
             answered = sum(

@@ -17,15 +17,14 @@ from typing import Self
 from tally.dev.base.errors import LocalError
 from tally.dev.stack.zygote import die_with_parent
 
-START_S_MAX = 300.0  # a start takes a second, and longer on a busy machine
-STOP_S_MAX = 120.0
+START_S_MAX, STOP_S_MAX = 300.0, 120.0  # a start takes a second, and longer on a busy machine
 POLL_S = 0.05
 _READY = re.compile(r"^tally: ready on http://localhost:(\d+) .*DynamoDB at (http://\S+),", re.MULTILINE)
 
 
-def bare_environment(**more: str) -> dict[str, str]:
-    """Returns this process's environment without the variables that configure a stack, but with `more`."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "TALLY_"))} | more
+def bare_environment(**variables: str) -> dict[str, str]:
+    """Returns this process's environment without the variables that configure a stack, but with these variables."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "TALLY_"))} | variables
 
 
 class Dev:

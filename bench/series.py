@@ -1,5 +1,5 @@
 """The speed at which the series sum up an hour: changed tallies a second on one core. The time is also given as a
-multiple of a plain loop over the same ids and amounts.
+multiple of the time of a plain loop over the same ids and amounts.
 
 Each tally moves in each part of the hour (hours.PART_MINUTES). Only the processor time of this process counts, not the
 engine's, because a sweep does not wait for each write before it sends the next write.

@@ -93,8 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _print_outcome(outcome: ReplayOutcome, port: int, started: bool) -> None:
-    """Print the outcome and the console's address. `started`: whether the demo started the server. In a terminal, wait
-    until Ctrl-C, because a server of the demo ends with the demo."""
+    """Print the outcome and the console's address. If the demo `started` the server in a terminal, wait for Ctrl-C."""
     print(*report(outcome), sep="\n")
     for complaint in complaints(outcome):
         print(f"tally: {complaint}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Sends the visits of a log to a server, and compares the server's counts with the log's own count."""
+"""Sends the visits of a log to a server, and compares the server's counts with the visits in the log."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class ReplayOutcome:
-    """The log's own count and Tally's count, by page, and the number of requests."""
+    """The visits of each page in the log (`expected`) and by Tally (`counted`), and the number of requests."""
 
     log: Weblog
     expected: Counter[str]
@@ -97,12 +97,12 @@ def visits_with_keys(log: Weblog, run: str) -> Iterator[tuple[str, str]]:
 
 
 async def replay(log: Weblog, port: int, concurrency: int, *, quick: bool = False) -> ReplayOutcome:
-    """Reads the counts, sends the visits, reads the counts again, and reads the drift. Raises LocalError.
+    """Reads the counts, sends the visits, and reads the counts and the drift after the visits. Raises LocalError.
 
     Unless `quick`, waits until Tally has judged the minutes of the run and summed them up in series and top lists.
     """
     expected = log.page_visits()
-    run = secrets.token_hex(8)  # so that a second run has new keys, and counts, too
+    run = secrets.token_hex(8)  # a part of each key, so that Tally counts the visits of a second run, too
     steps = 2 * len(expected) + len(log.visits)
     bar = tqdm(desc="reading the counts", total=steps, file=sys.stderr, disable=None, leave=False, bar_format=_BAR)
     async with Server(port) as server:
@@ -112,7 +112,7 @@ async def replay(log: Weblog, port: int, concurrency: int, *, quick: bool = Fals
             top_pages = dict(expected.most_common(PAGES))
             visits = {page: before[page] for page in top_pages}
             series_before = None if quick else await _read_series_and_top(server, visits, began_s)
-            if series_before and series_before.series != visits:
+            if series_before and series_before.series != visits:  # visits of an earlier run are not summed up
                 series_before = await _wait_for_series(server, visits, began_s, began_s)
             bar.set_description("visiting")
             started_s = time.monotonic()
@@ -143,7 +143,7 @@ async def _wait_for_counts(server: Server, expected_counts: Mapping[str, int], c
         if missing:
             await asyncio.sleep(COUNTS_POLL_S)
     took_s = time.monotonic() - started_s
-    return took_s if took_s <= COUNTS_S_MAX else None  # the last read may have ended too late
+    return took_s if took_s <= COUNTS_S_MAX else None  # the last read may have ended after COUNTS_S_MAX
 
 
 async def _read_series_and_top(server: Server, pages: Collection[str], began_s: float) -> SeriesAndTop:
@@ -167,7 +167,7 @@ async def _wait_for_series(server: Server, pages: Collection[str], began_s: floa
 
 
 async def _compare(server: Server, before: SeriesAndTop, log: Mapping[str, int], began_s: float) -> Comparison:
-    """Waits until series and top lists have every visit, and compares. `before`: their visits before the run."""
+    """Waits until series and top lists have every visit, and compares. `before`: the visits that they had before."""
     ended_s = time.time()
     after = await _wait_for_series(server, log, began_s, ended_s)
     return Comparison(

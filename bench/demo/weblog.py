@@ -18,7 +18,7 @@ from tally.paths import LAMBDAS
 
 SITE = "http://kennedy.example"
 _GZIP_MAGIC = b"\x1f\x8b"
-# Common log format. Clients of HTTP/0.9 sent no version.
+# Common log format. A client of HTTP/0.9 sent no version, so the version may be missing.
 _LINE = re.compile(r'\S+ \S+ \S+ \[[^\]]+\] "[A-Z]+ (/\S*)(?: HTTP/[0-9.]+)?" [0-9]{3} (?:[0-9]+|-)')
 
 

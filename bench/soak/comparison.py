@@ -37,7 +37,7 @@ class Contents:
     receipts: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
     """The sum of the amounts in receipts."""
     expected: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
-    """The sum of what the journal's segments expect. `observed`: the sum of what the segments observed."""
+    """The sum of the expected amounts in the journal. `observed`: the sum of the observed amounts."""
     observed: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
     drifts: list[str] = field(default_factory=list)
     dead_letters: list[str] = field(default_factory=list)
@@ -114,7 +114,7 @@ def all_differences(accepted: Accepted, stored: Contents) -> list[str]:
     expected = accepted.tallies()
     # A child is its own receipt, so receipts do not have the amounts of counters with children.
     receipted = {tally: amount for tally, amount in expected.items() if tally not in accepted.children}
-    lines = [f"{note.what}: {note.counter} {note.id} {note.key} {note.more}" for note in accepted.unknown_or_wrong]
+    lines = [f"{note.outcome}: {note.counter} {note.id} {note.key} {note.detail}" for note in accepted.unknown_or_wrong]
     lines += differences("in the tally", expected, stored.tallies)
     lines += differences("in receipts", receipted, stored.receipts)
     lines += differences("expected by the journal", expected, stored.expected)

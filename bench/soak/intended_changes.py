@@ -45,9 +45,9 @@ class IntendedEntry(NamedTuple):
     amount: int = 0
     child: str = ""
 
-    def note(self, what: str, key: str, more: object = "") -> Note:
-        """Returns the note of an outcome. `what`: a constant of notes.py, such as COUNTED. `more`: as in `Note`."""
-        return Note(what, self.counter.name, self.id, self.amount, key, more=str(more))
+    def note(self, outcome: str, key: str, detail: object = "") -> Note:
+        """Returns a note. `outcome`: a constant of notes.py, such as COUNTED. `detail`: as in `Note`."""
+        return Note(outcome, self.counter.name, self.id, self.amount, key, detail=str(detail))
 
 
 @dataclass
@@ -62,24 +62,24 @@ class IntendedChange:
     late_until_s: float = 0.0
     """The time up to which a late copy of an earlier request may arrive, on the monotonic clock."""
     attempts: int = 0
-    made_s: float = field(default_factory=time.time)
+    made_s: float = field(default_factory=time.time)  # the tally is of the period of this time, or of a later period
     void: Callable[..., Any] | None = None
     """Voids the change by its key. None: its counter has no voids."""
 
-    def notes(self, what: str, more: object = "") -> list[Note]:
+    def notes(self, outcome: str, detail: object = "") -> list[Note]:
         """Returns the same note for each entry."""
-        return [entry.note(what, self.key, more) for entry in self.entries]
+        return [entry.note(outcome, self.key, detail) for entry in self.entries]
 
 
 def _answer_of(answer: Any) -> Answer:
     return answer.body, answer.replayed
 
 
-def _counted_note(entry: IntendedEntry, tally_id: str, made_s: float, key: str, more: object = "") -> Note:
+def _counted_note(entry: IntendedEntry, tally_id: str, made_s: float, key: str, detail: object = "") -> Note:
     """Returns the note of a counted entry. If the tally is not of the period of the request, the note is WRONG."""
     first, last = (periods.tally_id(entry.counter, entry.id, at_s) for at_s in (made_s, time.time()))
-    what = notes.COUNTED if first <= tally_id <= last else notes.WRONG
-    return entry._replace(id=tally_id).note(what, key, more)
+    outcome = notes.COUNTED if first <= tally_id <= last else notes.WRONG
+    return entry._replace(id=tally_id).note(outcome, key, detail)
 
 
 def increment(store: Store, entry: IntendedEntry, key: str) -> IntendedChange:
@@ -115,7 +115,7 @@ def add_visitor(store: Store, entry: IntendedEntry, visitor: str) -> IntendedCha
 
 
 def batch(store: Store, faultless: Store, entries: Sequence[IntendedEntry], key: str, *, soon: bool) -> IntendedChange:
-    """Returns a batch of changes under one key. The notes have the periods of its receipt, which `faultless` reads."""
+    """Returns a batch of changes under one key. Its receipt, which `faultless` reads, has the tallies for the notes."""
     sent = [{"counter": entry.counter.name, "id": entry.id, "amount": entry.amount} for entry in entries]
 
     def send() -> Answer:
@@ -153,7 +153,7 @@ def void(store: Store, counted: IntendedChange, tally_ids: Sequence[str]) -> Int
 def put_or_remove(store: Store, entry: IntendedEntry, key: str, *, put: bool) -> IntendedChange:
     """Returns the put or the removal of a like or a member. `key`: "" for a change without a key."""
     counter, id_, _, name = entry
-    is_caller = counter.changes != "service"  # else a service names the child
+    is_caller = counter.changes != "service"  # False: a service names the child
 
     def send() -> Answer:
         call, fields = Call(store, name if is_caller else None), {} if is_caller else {"name": name}
@@ -194,7 +194,7 @@ def settle(store: Store, entry: IntendedEntry, hold_id: str, *, commit: bool) ->
 def set_number(store: Store, entry: IntendedEntry, key: str) -> IntendedChange:
     """Returns a change that reads a number, and sets it to a value that differs by `amount` from the read number."""
     counter, id_, amount, _ = entry
-    states: list[State] = []
+    states: list[State] = []  # what the first attempt read, for all attempts
 
     def send() -> Answer:
         call = Call(store)
@@ -241,7 +241,7 @@ def import_file(
             crasher.arm(0)
 
     def notes_of_answer(body: Body) -> list[Note]:
-        what = notes.IMPORTED if body["status"] == 0 else notes.WRONG
-        return [entry.note(what, key, entry.child) for entry in entries]
+        outcome = notes.IMPORTED if body["status"] == 0 else notes.WRONG
+        return [entry.note(outcome, key, entry.child) for entry in entries]
 
     return IntendedChange(key, entries, send, notes_of_answer)

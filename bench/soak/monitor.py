@@ -64,7 +64,7 @@ class Monitor:
         new = list(self._reader.read_new())
         self.accepted.add(new)
         for note in new:
-            if note.what in (notes.COUNTED, notes.IMPORTED) and note.counter in GROWING_COUNTERS:
+            if note.outcome in (notes.COUNTED, notes.IMPORTED) and note.counter in GROWING_COUNTERS:
                 self._growth[note.counter, note.id].add(note.answered_s, note.amount)
         watermark_ = watermark.read(self.store)
         if watermark_.judged >= 0:
@@ -107,7 +107,7 @@ class Growth:
     """The accepted changes of one tally, by time."""
 
     sum_: int = 0
-    """The sum of the changes before the last `before_s`."""
+    """The sum of the changes that were answered before the last `before_s` of `sum_before`."""
     _waiting: list[tuple[float, int]] = field(default_factory=list)
 
     def add(self, answered_s: float, amount: int) -> None:

@@ -1,5 +1,4 @@
-"""The notes of the workers: one line for the final answer to each intended change. At the end, the soak compares the
-tables with the notes. A line has the fields of a Note:
+"""The notes of the workers: a line for the final answer to each intended change, with the fields of a Note.
 
 counted <TAB> plays <TAB> v7 <TAB> 1 <TAB> key <TAB> 1700000000.123 <TAB>
 """
@@ -22,17 +21,17 @@ Tally = tuple[str, str]
 
 
 class Note(NamedTuple):
-    """The final answer to one intended change. `what`: a constant of this module, such as COUNTED. `id`: with its
-    period. `more`: the number given out, the hold, the child, or the error."""
+    """The final answer to one intended change. `outcome`: a constant of this module, such as COUNTED. `id`: with its
+    period. `detail`: the number given out, the hold, the child, or the error."""
 
-    what: str
+    outcome: str
     counter: str
     id: str
     amount: int = 0
     key: str = ""
     answered_s: float = 0.0
     """Epoch seconds."""
-    more: str = ""
+    detail: str = ""
 
 
 def format_note(note: Note) -> str:
@@ -42,8 +41,8 @@ def format_note(note: Note) -> str:
 
 def parse_note(text: str) -> Note:
     """Returns the note in a line."""
-    what, counter, id_, amount, key, answered_s, more = text.rstrip("\n").split("\t")
-    return Note(what, counter, id_, int(amount), key, float(answered_s), more)
+    outcome, counter, id_, amount, key, answered_s, detail = text.rstrip("\n").split("\t")
+    return Note(outcome, counter, id_, int(amount), key, float(answered_s), detail)
 
 
 class Reader:
@@ -67,7 +66,7 @@ class Accepted:
     """The accepted changes, as the notes say."""
 
     answers: Multiset[str] = field(default_factory=Multiset)
-    """How many notes there are of each outcome (`Note.what`)."""
+    """How many notes there are of each outcome (`Note.outcome`)."""
     sums: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
     """The sum of each tally, without holds and children."""
     holds: dict[str, tuple[Tally, int]] = field(default_factory=dict)
@@ -82,31 +81,31 @@ class Accepted:
     unknown_or_wrong: list[Note] = field(default_factory=list)
 
     def add(self, notes: Iterable[Note]) -> None:
-        """Add more notes."""
+        """Add these notes."""
         for note in notes:
-            self.answers[note.what] += 1
+            self.answers[note.outcome] += 1
             self._add(note)
 
     def _add(self, note: Note) -> None:
         tally = note.counter, note.id
-        match note.what:
+        match note.outcome:
             case "imported":
                 self.imports[note.key] += 1
                 self.sums[tally] += note.amount
-                if note.more:
-                    self.children[tally].add(note.more)
+                if note.detail:
+                    self.children[tally].add(note.detail)
             case "stocked" | "counted":
                 self.sums[tally] += note.amount
-                if note.more:
-                    self.numbers[tally].append(int(note.more))
+                if note.detail:
+                    self.numbers[tally].append(int(note.detail))
             case "held":
-                self.holds[note.more] = tally, note.amount
+                self.holds[note.detail] = tally, note.amount
             case "committed" | "released" | "expired":
-                self.settled[note.more] = note.what
+                self.settled[note.detail] = note.outcome
             case "put":
-                self.children[tally].add(note.more)
+                self.children[tally].add(note.detail)
             case "removed":
-                self.children[tally].discard(note.more)
+                self.children[tally].discard(note.detail)
             case "unknown" | "wrong":
                 self.unknown_or_wrong.append(note)
 

@@ -1,4 +1,4 @@
-"""The processes of a soak. The consumers and the sweep are killed and frozen at random, and started again."""
+"""The processes of a soak. At random, it kills or freezes the consumers and the sweep, and restarts them later."""
 
 from __future__ import annotations
 

@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from .intended_changes import Answer, Body, IntendedChange, IntendedEntry
 
 THREADS = 24  # clients in one process
-BURST_MAX, BATCH_MAX = 90, 6  # the most increments of a burst, the most changes of a batch
-# The most rows of an import, the most crashes of an import, and the most writes of an attempt before it crashes.
-IMPORT_MAX, CRASHES_MAX, CRASH_WRITES_MAX = 300, 3, 5
+BURST_MAX, BATCH_MAX = 90, 6  # increments of a burst, changes of a batch
+IMPORT_MAX, CRASHES_MAX, CRASH_WRITES_MAX = 300, 3, 5  # of an import: rows, crashes, and writes before each crash
 TTL_S_MAX = 6  # a hold expires after 2 to 6 s, so some holds expire before their client settles them
 CHILDREN = 15  # the children that a client puts and removes under each parent; no other client changes them
 HOT_SHARE = 0.3  # the share of the changes that go to the first two ids of a counter, or to its first parent
@@ -152,8 +151,7 @@ class Client:
         self._child_exists: dict[IntendedEntry, bool | None] = dict.fromkeys(self._child_entries, False)
         """For each child whether it exists; None while a request that changes the child may still arrive."""
         self._changing_until: list[tuple[float, IntendedEntry, bool]] = []
-        """For each child that a late request may change: the time after which no request can, the child, and whether
-        the child then exists."""
+        """For each child that a late request may change: until when, the child, and whether the child then exists."""
 
     def run(self, operations: int) -> None:
         """Make `operations` changes, and return when each has its final answer."""
@@ -166,7 +164,7 @@ class Client:
                 if not self._send_due():
                     self._shorten_waits()
         except BaseException as error:
-            self._write(Note(notes.WRONG, "", "", more=f"client {self._name} died: {error!r}"))
+            self._write(Note(notes.WRONG, "", "", detail=f"client {self._name} died: {error!r}"))
             raise
 
     def _shorten_waits(self) -> None:
@@ -211,8 +209,8 @@ class Client:
         self._send(intent)
 
     def _entry(self, kind: IncrementKind) -> IntendedEntry:
-        hot = self._chance.random() < HOT_SHARE
-        id_ = self._chance.choice(kind.ids[:2] if hot else kind.ids)
+        is_hot = self._chance.random() < HOT_SHARE
+        id_ = self._chance.choice(kind.ids[:2] if is_hot else kind.ids)
         return self._intended.IntendedEntry(kind.counter, id_, self._chance.choice(kind.amounts))
 
     def _increment(self, kind: IncrementKind) -> IntendedChange:
@@ -308,8 +306,7 @@ class Client:
             waits_long = self._chance.random() < LONG_WAIT_SHARE
             self._send_later(intent, self._chance.uniform(0.05, LONG_WAIT_S if waits_long else 1.0))
         elif isinstance(result, LimitReachedError) and intent.late_until_s > began_s:
-            # The refusal is not final: an earlier copy of the change may still arrive, and be accepted.
-            self._send_later(intent, intent.late_until_s - now_s)
+            self._send_later(intent, intent.late_until_s - now_s)  # a late copy may be accepted, so this is not final
         elif isinstance(result, LimitReachedError | PreconditionFailedError):
             self._note(intent.notes(notes.REFUSED))
         elif isinstance(result, HoldSettledError):  # nobody else settles the hold, so it has expired
@@ -322,11 +319,11 @@ class Client:
     def _note_accepted(self, intent: IntendedChange, body: Body) -> None:
         (note, *_) = accepted = intent.notes_of_answer(body)
         self._note(accepted)
-        if note.what in (notes.PUT, notes.REMOVED):
-            self._note_child(intent, body, note.what == notes.PUT)
-        if note.what == notes.HELD:
-            self._settle_later(intent.entries[0], note.more)
-        if intent.void and note.what == notes.COUNTED and self._chance.random() < VOIDED_SHARE:
+        if note.outcome in (notes.PUT, notes.REMOVED):
+            self._note_child(intent, body, note.outcome == notes.PUT)
+        if note.outcome == notes.HELD:
+            self._settle_later(intent.entries[0], note.detail)
+        if intent.void and note.outcome == notes.COUNTED and self._chance.random() < VOIDED_SHARE:
             self._void_later(intent, accepted)
         if intent.key and self._chance.random() < REPEATED_SHARE:
             self._send_later(intent, self._chance.uniform(0, LONG_WAIT_S), body)
@@ -353,7 +350,7 @@ class Client:
             self._send_later(void, self._chance.uniform(0, TTL_S_MAX))
 
     def _settle_later(self, entry: IntendedEntry, hold_id: str) -> None:
-        """Settle most holds, some of them too late. The other holds expire."""
+        """Settle most holds. The other holds expire, and so do holds that are settled too late."""
         drawn = self._chance.random()
         if drawn < SETTLED_SHARE and self._begun_operations < self._operations:
             self._begun_operations += 1
@@ -373,5 +370,5 @@ class Client:
 
     def _note(self, unwritten_notes: list[Note]) -> None:
         for note in unwritten_notes:
-            more = note.more.replace("\t", " ").replace("\n", " ")
-            self._write(note._replace(answered_s=round(time.time(), 3), more=more))
+            detail = note.detail.replace("\t", " ").replace("\n", " ")
+            self._write(note._replace(answered_s=round(time.time(), 3), detail=detail))

@@ -49,14 +49,14 @@ def test_the_soak_reports_every_kind_of_difference() -> None:
     stored = Contents()
     notes = accepted(
         Note("counted", "plays", "v1", 1),
-        Note("counted", "ticket", "q1", 1, more="1"),
-        Note("counted", "ticket", "q1", 1, more="1"),
-        Note("put", "likes", "p1", more="ann"),
+        Note("counted", "ticket", "q1", 1, detail="1"),
+        Note("counted", "ticket", "q1", 1, detail="1"),
+        Note("put", "likes", "p1", detail="ann"),
         Note("counted", "calls", "u1#2026-11-21", 2),
         Note("imported", "usage", "u2", 7, "run1"),
-        Note("imported", "hearts", "h1", 0, "run2", more="bob"),
-        Note("held", "stock", "i1", 3, more="h1"),
-        Note("committed", "stock", "i1", more="h1"),
+        Note("imported", "hearts", "h1", 0, "run2", detail="bob"),
+        Note("held", "stock", "i1", 3, detail="h1"),
+        Note("committed", "stock", "i1", detail="h1"),
         Note("unknown", "plays", "v2"),
     )
     stored.tallies |= {("ticket", "q1"): 2, ("stock", "i1"): -3, ("likes", "p1"): 1, ("hearts", "h1"): 1}

@@ -22,7 +22,7 @@ from tests.infra.template import Template
 DECLARED = Declarations.load(app.LAMBDAS / "counters.py")
 Synthesize = Callable[..., Template]
 ROOT = Path(__file__).parents[2]
-UNBUNDLED = {"aws:cdk:bundling-stacks": []}
+UNBUNDLED = {"aws:cdk:bundling-stacks": []}  # synthesizes without the bundle of the functions, which takes seconds
 CERTIFICATE = "arn:aws:acm:eu-west-1:123456789012:certificate/11111111-2222-4333-8444-555555555555"
 EDGE_CERTIFICATE = CERTIFICATE.replace("eu-west-1", "us-east-1")
 VAULT = "arn:aws:backup:eu-central-1:210987654321:backup-vault:tally"

@@ -17,7 +17,7 @@ _NAMES = {
     "MaximumRecordAgeInSeconds": "age_s",
     "StartingPosition": "begins",
 }
-_LEFT_OUT = {"Enabled", "Tags"}
+_LEFT_OUT = {"Enabled", "Tags"}  # properties that the description of a local stack does not have
 
 
 def properties(template: Template) -> dict[tuple[str, str], Json]:

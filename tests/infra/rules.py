@@ -18,7 +18,7 @@ Rule = Callable[[Template], Iterator[str]]
 OWN_NAMESPACE = "Tally"
 REFERENCE = re.compile(r"\$\{(\w+)(\.\w+)?\}")
 REGION_REFERENCE = "${AWS::Region}"
-REGION_AT_END = re.compile(r"\b[a-z]{2}-[a-z]+-\d$")  # the names of the edge end with the region of the API
+REGION_AT_END = re.compile(r"\b[a-z]{2}-[a-z]+-\d$")  # names in the edge stack end with the region of the API
 # Types whose names are unique over all regions of an account (of a bucket: over all accounts), and the name's path.
 # The names of alarms, functions, tables, queues and user pool domains are unique in a region only.
 GLOBAL_NAMES = {
@@ -40,7 +40,7 @@ GLOBAL_NAMES = {
 
 # A stack may use a share of each quota, because an account has other stacks and a team adds counters.
 SHARE = 0.85
-SHARES = {"characters of a managed policy": 0.92}  # each counter adds about ten characters to one of two policies
+SHARES = {"characters of a managed policy": 0.92}  # a counter adds only about ten characters to one of two policies
 # Quotas that a stack may use up, because no new counter uses more of them.
 MAY_BE_USED_UP = {
     "readers of a table's stream", "characters of a function's description", "metrics of an alarm's expression",
@@ -51,7 +51,7 @@ WRITES = {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem"}
 def metrics_name_their_stack(template: Template) -> Iterator[str]:
     """If a metric's dimensions do not name the stage, two stages share the metric, and dev raises prod's alarms."""
     for where, (namespace, metric, dimensions) in _named_metrics(template):
-        if namespace == template.stack:  # from the access log, whose lines name no stack
+        if namespace == template.stack:  # a metric of the access log, whose namespace is the name of the stack
             continue
         if namespace == OWN_NAMESPACE:
             if dimensions.get("service") != template.stack:
@@ -84,9 +84,9 @@ def global_names(template: Template) -> dict[str, str]:
 
 
 def access_logs_have_vended_names(template: Template) -> Iterator[str]:
-    """Unless a log group's name begins with /aws/vendedlogs/, API Gateway adds it to one policy for the region.
+    """Unless a log group's name begins with /aws/vendedlogs/, API Gateway adds the group to a policy of the region.
 
-    The policy has at most 5,120 characters. With many APIs a deploy fails: "policy document length exceeds".
+    All APIs share this policy of at most 5,120 characters. A longer policy fails: "policy document length exceeds".
     """
     for id_, stage in template.of_type("AWS::ApiGatewayV2::Stage").items():
         group = stage["Properties"]["AccessLogSettings"]["DestinationArn"]["Fn::GetAtt"][0]
@@ -96,7 +96,7 @@ def access_logs_have_vended_names(template: Template) -> Iterator[str]:
 
 
 def writers_wait_for_consumers(template: Template) -> Iterator[str]:
-    """If a consumer does not know a new counter, it makes dead letters, or books one half of each change."""
+    """If a consumer does not know a new counter, the consumer stores dead letters, or books one half of each change."""
     mappings = template.of_type("AWS::Lambda::EventSourceMapping")
     consumers = {mapping["Properties"]["FunctionName"]["Ref"] for mapping in mappings.values()}
     for alias in sorted(_writing_aliases(template) - consumers):
@@ -150,11 +150,11 @@ def _resource_statements(node: Any) -> Iterator[Json]:
 
 
 def _named_metrics(template: Template) -> Iterator[tuple[str, tuple[str, str, dict[str, str]]]]:
-    """Yields every metric of an alarm or a widget: its place, and (namespace, metric, dimensions)."""
+    """Yields the alarm or the widget of each metric, and the metric: (namespace, metric, dimensions)."""
     for id_, alarm in template.of_type("AWS::CloudWatch::Alarm").items():
         properties = alarm["Properties"]
         metrics = [entry["MetricStat"]["Metric"] for entry in properties.get("Metrics", []) if "MetricStat" in entry]
-        yield from ((id_, series) for series in queried_metrics(properties))
+        yield from ((id_, metric) for metric in queried_metrics(properties))
         for metric in metrics or ([] if queried_metrics(properties) else [properties]):
             dimensions = {pair["Name"]: as_text(pair["Value"]) for pair in metric.get("Dimensions", [])}
             yield id_, (metric["Namespace"], metric["MetricName"], dimensions)

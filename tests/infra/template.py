@@ -15,7 +15,7 @@ _QUERY = re.compile(
     r""" WHERE service = '(?P<service>[\w-]+)' GROUP BY (?P=by) ORDER BY MAX\(\) DESC"""
 )
 EACH = "each"
-"""Replaces the value of a dimension: an alarm's query reads the metric of each value."""
+"""Stands in place of the value of a dimension, if an alarm's query reads the metric of each value of the dimension."""
 
 
 def queried_metrics(alarm: Json) -> list[tuple[str, str, dict[str, str]]]:
@@ -29,7 +29,7 @@ def queried_metrics(alarm: Json) -> list[tuple[str, str, dict[str, str]]]:
 
 
 class Template:
-    """The template of one stack, in a folder that CDK wrote. `body`: replaces the template's content."""
+    """The template of one stack, in a folder that CDK wrote. `body`: used in place of the file's content."""
 
     def __init__(self, folder: Path, body: Json | None = None, id: str = "Tally") -> None:
         self.id = id

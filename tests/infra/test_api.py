@@ -42,10 +42,8 @@ def test_only_the_api_or_a_schedule_may_invoke_a_function_and_only_by_the_alias(
 
 
 def test_each_integration_keeps_its_logical_id(dev: Template) -> None:
-    """CDK names an integration by the first route of its function, so a new route must come after the first route.
-
-    An id ends with a hash of eight characters.
-    """
+    """CDK names an integration by the first route of its function, and adds a hash of eight characters. If a new route
+    came first, CloudFormation would replace the integration."""
     names = {name.removeprefix("ApiHttp")[:-8] for name in dev.of_type("AWS::ApiGatewayV2::Integration")}
     assert names == {
         "GETconsoleConsole", "GETcounterscounteridReads", "PUTcounterscounteridmineChildrenOpen", "GETdriftDrift",
@@ -59,7 +57,7 @@ def test_each_integration_keeps_its_logical_id(dev: Template) -> None:
 def test_a_deployment_may_restrict_a_list_of_children_that_anyone_may_read(
     dev: Template, lavish: Template, behind_cdn: Template
 ) -> None:
-    """No built-in counter has such a list. The functions get the option, for the OpenAPI document that they serve."""
+    """No built-in counter has such a list. `health` serves the OpenAPI document, so this function has the option."""
     hearts = replace(DECLARED.counters["hearts"], lists="anyone")
     routes = {route.id: route for route in list_children.routes({"hearts": hearts})}
     likers = routes["list_children_hearts"]
@@ -122,7 +120,7 @@ def test_the_api_takes_the_tokens_of_the_stacks_own_pool(dev: Template) -> None:
     assert dev.outputs["UserPoolClientId"]["Value"] == {"Ref": client}
     assert dev.outputs["MachineClientId"]["Value"] == {"Ref": machines}
     assert clients[machines]["Properties"]["AllowedOAuthFlows"] == ["client_credentials"]
-    # Without a list Cognito allows three flows. This flow needs a refresh token, which the client never gets.
+    # Without a list Cognito allows three flows. The listed flow needs a refresh token, which this client never gets.
     assert clients[machines]["Properties"]["ExplicitAuthFlows"] == ["ALLOW_REFRESH_TOKEN_AUTH"]
 
 
@@ -147,7 +145,7 @@ def test_people_sign_in_to_the_console_on_the_page_of_the_pool_with_a_code_and_n
 
 
 def test_each_function_with_a_scope_knows_the_client_whose_tokens_are_of_people(dev: Template) -> None:
-    """Any user of the pool gets a token of the console. Without this check such a token would read every number."""
+    """The console's client gives every user tally/read, so a function also checks the group of this client's users."""
     client, _ = console_of(dev)
     guarded = {name for name, routes in DECLARED.routes_by_function.items() if any(route.scope for route in routes)}
     for module, name in dev.functions().items():
@@ -194,7 +192,7 @@ def test_every_route_has_its_throttle(dev: Template, prod: Template) -> None:
 
 
 def test_strangers_cannot_use_up_the_throttle_of_receipts() -> None:
-    """After an hour offline, a client asks for its receipts before it sends a change, so these routes must answer."""
+    """After an hour offline, a client first asks whether its changes were counted, so these routes must answer."""
     low = [route.key for route in ROUTES if route.path.startswith("/receipts") and route.throttle != READS]
     assert low == []
 
@@ -205,7 +203,7 @@ def test_the_stage_waits_for_the_routes_that_it_throttles(dev: Template) -> None
 
 
 def test_access_log_is_json_without_text_from_callers(dev: Template) -> None:
-    """A variable without a value is a bare `-`, even a variable that AWS quotes (issue 4348 of azul)."""
+    """For a variable without a value API Gateway writes `-`, without the quotes of a value (issue 4348 of azul)."""
     settings = stage(dev)["AccessLogSettings"]
     group, attribute = settings["DestinationArn"]["Fn::GetAtt"]
     assert dev.resources[group]["Type"] == "AWS::Logs::LogGroup"

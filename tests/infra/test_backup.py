@@ -1,4 +1,4 @@
-"""Copies of the tables in another vault: a failed copy sends a mail. test_facts.py checks the rest of the backups."""
+"""Copies of the tables in another vault: a failed copy sends a mail. test_facts.py checks plan, vault and selection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tally.cdk.tables import Tables
 from tests.infra.conftest import VAULT
 from tests.infra.template import Template
 
-STATES = ["FAILED", "ABORTED", "EXPIRED"]
+STATES = ["FAILED", "ABORTED", "EXPIRED"]  # of a backup job that made no copy
 
 
 def test_a_failed_copy_of_the_stacks_tables_and_no_other_copy_reaches_the_alarm_topic(behind_cdn: Template) -> None:
@@ -41,7 +41,7 @@ def test_a_failed_copy_of_the_stacks_tables_and_no_other_copy_reaches_the_alarm_
 
 
 def test_the_backup_selection_of_adopted_tables_has_another_name() -> None:
-    """CloudFormation makes the new selection before it deletes the old one, and both are in one plan."""
+    """CloudFormation makes the new selection before it deletes the old selection, so one plan has both for a time."""
     names = set()
     for moment in ("", "20261122T103000"):
         stack = Stack()

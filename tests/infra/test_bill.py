@@ -53,7 +53,7 @@ def _logged_share(variables: Sequence[Json]) -> float:
 def test_an_idle_stage_is_cheap_and_costs_what_the_calculator_says(
     synthesize: Synthesize, stage: str, calculated: BilledStage
 ) -> None:
-    """The calculator may differ by 10 %. One more alarm or metric costs less, and two more snapshots cost more."""
+    """The calculator may differ by 10 %: one alarm or metric more is within this, and two snapshots more are not."""
     template = synthesize(stage=stage)
     deployed = read_stage(template)
     idle_usd, calculated_usd = (cost.bill(stage=billed)["total"] for billed in (deployed, calculated))

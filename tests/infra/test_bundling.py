@@ -26,7 +26,7 @@ from tests.patience import PATIENCE_S
 BUNDLE = Bundle(
     LAMBDAS, Declarations.load(LAMBDAS / "counters.py"), UserVisibility.ANYONE, cache_folder=LAMBDAS.parent / ".build"
 )
-BYTES_MAX = 6_600_000  # unpacked; Powertools alone is 4 MB, pydantic would add 6, boto3 100
+BYTES_MAX = 6_600_000  # of the unpacked files; Powertools has 4 MB, pydantic would add 6 MB, boto3 100 MB
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_the_bundle_has_no_slow_package_and_no_package_of_the_runtime(bundle: Pa
     assert not list(bundle.rglob("__pycache__"))
 
 
-def test_the_bundle_is_small(bundle: Path) -> None:
+def test_the_bundle_is_not_larger_than_its_limit(bundle: Path) -> None:
     assert sum(path.stat().st_size for path in bundle.rglob("*") if path.is_file()) <= BYTES_MAX
 
 
@@ -105,7 +105,7 @@ def test_a_package_without_a_hash_is_not_installed(tmp_path: Path) -> None:
 
 
 def test_a_template_that_was_synthesized_without_the_bundle_names_another_asset(dev: Template) -> None:
-    """If both assets had one name, a deploy could use the wrong asset. CDK hashes the name that it gets."""
+    """If both assets had one name, a deploy could use the asset without code. CDK hashes the name that it gets."""
     keys = {function["Properties"]["Code"]["S3Key"] for function in dev.of_type("AWS::Lambda::Function").values()}
     assert keys == {f"{hashlib.sha256(f'{BUNDLE.digest()}-unbundled'.encode()).hexdigest()}.zip"}
 
@@ -133,8 +133,8 @@ def test_the_bundle_has_the_openapi_document_of_its_stack(tmp_path: Path) -> Non
 
 
 @pytest.mark.long
-def test_the_sources_need_no_newer_python_than_that_of_the_tests() -> None:
-    """The tests run on 3.11, the functions on 3.14: a feature in between would be untested."""
+def test_the_sources_need_no_newer_python_than_the_oldest_that_the_tests_run_on() -> None:
+    """The tests run on Python 3.11. So a feature of a later version, which the functions have, would be untested."""
     sources = [str(path) for path in BUNDLE.sources.values() if path.suffix == ".py"]
     command = [str(Path(sys.executable).with_name("vermin")), "--no-tips", "--violations", "-t=3.11-", *sources]
     run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
@@ -158,7 +158,7 @@ def test_the_sources_use_nothing_that_the_deployed_python_has_dropped() -> None:
 def test_the_deployed_python_compiles_the_bundle_and_imports_every_handler_without_a_warning(bundle: Path) -> None:
     python = shutil.which(f"python{PYTHON_VERSION}")
     if python is None:
-        pytest.skip(f"no python{PYTHON_VERSION} is installed: the runtime that is deployed imports nothing here")
+        pytest.skip(f"python{PYTHON_VERSION} is not installed, so the deployed version imports no handler here")
     runtime_packages = Path(boto3.__file__).parents[1]
     program = [
         "import compileall, importlib, pathlib, sys",

@@ -11,10 +11,10 @@ from tests.infra.conftest import ROOT
 from tests.infra.template import Json, Template, as_text
 from tests.infra.test_functions import FROM_SNAPSHOTS, MODULES, WITH_ROUTES
 
-BUSY = FROM_SNAPSHOTS  # visitors wait for these functions, so they start from snapshots, too
+BUSY = FROM_SNAPSHOTS  # visitors wait for these functions, so they start from snapshots and get new code in two steps
 
 
-def group_of(template: Template, module: str) -> Json | None:
+def deployment_group(template: Template, module: str) -> Json | None:
     """Returns the deployment group that moves a function's callers to new code; None: the callers move at once."""
     alias = template.resources[template.alias_of(template.functions()[module])]
     if "UpdatePolicy" not in alias:
@@ -40,7 +40,7 @@ def rollback_alarm(template: Template, module: str) -> tuple[str, Json]:
 def test_new_code_of_a_busy_function_gets_a_tenth_for_five_minutes_and_an_alarm_rolls_it_back(
     prod: Template, module: str
 ) -> None:
-    group = group_of(prod, module)
+    group = deployment_group(prod, module)
     if module not in BUSY:
         assert group is None
         return
@@ -55,7 +55,7 @@ def test_new_code_of_a_busy_function_gets_a_tenth_for_five_minutes_and_an_alarm_
 
 
 def test_the_rollback_alarms_read_metrics_of_the_new_code_alone(prod: Template) -> None:
-    """An alarm on all failures would roll back the code that mends them.
+    """If the alarm counted failures of the old code, too, it would roll back new code that mends these failures.
 
     Code that does not load writes no metric of Tally, so the alarms also read Lambda's errors.
     """
@@ -87,18 +87,19 @@ def rollback_odds(calls_per_min: float, failing_share: float, threshold: float) 
     """
     calls_to_new_code, no_alarm = calls_per_min * 0.1, 0.0
     for calls in range(int(calls_to_new_code + 10 * math.sqrt(calls_to_new_code) + 20)):  # more calls are too rare
+        # The odds of exactly so many calls in a minute (Poisson), and the odds that they do not set the alarm off.
         odds_of_calls = math.exp(calls * math.log(calls_to_new_code) - calls_to_new_code - math.lgamma(calls + 1))
-        quiet = sum(
+        odds_of_no_alarm = sum(
             math.comb(calls, failed) * failing_share**failed * (1 - failing_share) ** (calls - failed)
             for failed in range(calls + 1)
             if failed <= threshold or 10 * failed <= calls
         )
-        no_alarm += odds_of_calls * quiet
-    return 1 - no_alarm**5
+        no_alarm += odds_of_calls * odds_of_no_alarm
+    return 1 - no_alarm**5  # five minutes
 
 
 def test_the_page_states_the_odds_of_a_rollback(prod: Template) -> None:
-    """The page has the odds for code that fails every call, and for code that fails 1 % while the store is busy."""
+    """docs/operate.md has the odds for new code that fails every call, and for new code while 1 % of all calls fail."""
     alarm = rollback_alarm(prod, "increments_open")[1]
     assert (alarm["EvaluationPeriods"], alarm["ComparisonOperator"]) == (1, "GreaterThanThreshold")
     section = (ROOT / "docs/operate.md").read_text().partition("\n### New code\n")[2].partition("\n### ")[0]

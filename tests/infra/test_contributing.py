@@ -14,12 +14,12 @@ import pytest
 
 from tests.infra.conftest import ROOT
 
-BLOCK = re.compile(r"^ *`([\w./-]+)`\n\n(?P<indent> *)```diff\n(.*?)^(?P=indent)```", re.MULTILINE | re.DOTALL)
+PATH_AND_DIFF = re.compile(r"^ *`([\w./-]+)`\n\n(?P<indent> *)```diff\n(.*?)^(?P=indent)```", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Change:
-    """The changes of one file. `hunks`: pairs of old lines, which the file must have once, and new lines."""
+    """The changes of one file. `hunks`: pairs of old lines, which the file must have exactly once, and new lines."""
 
     path: str
     hunks: tuple[tuple[str, str], ...]
@@ -48,7 +48,7 @@ def recipes() -> dict[str, list[Change]]:
     """Returns the changes of each recipe, by its title."""
     parts = re.split(r"^### To add (.*)\n", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.MULTILINE)
     return {
-        title: [Change.read(path, textwrap.dedent(diff)) for path, _, diff in BLOCK.findall(text)]
+        title: [Change.read(path, textwrap.dedent(diff)) for path, _, diff in PATH_AND_DIFF.findall(text)]
         for title, text in zip(parts[1::2], parts[2::2], strict=True)
     }
 
@@ -95,7 +95,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(checkout: Path, *arguments: str) -> None:
-    """Run Python in the copy. If Python fails, the test fails with the output."""
+    """Run Python in the copy. `arguments`: of Python. If Python fails, the test fails with the output."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     environment |= {
         "PYTHONPATH": f"{checkout}{os.pathsep}{checkout / 'lambdas'}",
@@ -128,7 +128,7 @@ def run_tests(checkout: Path, *tests: str) -> None:
 
 @pytest.mark.long
 def test_the_new_counter_operation_metric_and_fault_work(checkout: Path) -> None:
-    """The counter counts, the operation answers and is documented, the metric is written, the fault happens."""
+    """The counter must count, the operation must answer and be documented, and the metric must be written."""
     (checkout / "tests/integration/test_seats.py").write_text(SEATS)
     run_tests(
         checkout,
@@ -147,7 +147,7 @@ def test_the_new_counter_operation_metric_and_fault_work(checkout: Path) -> None
 
 @pytest.mark.long
 def test_the_new_route_metric_and_alarm_are_in_the_template(checkout: Path) -> None:
-    """The repository's own tests compare the dashboard, the alarms and the page, with one synthesis."""
+    """Tests of the checkout compare the dashboard, the alarms and the runbook. All use one synthesis."""
     tests = "tests/infra/test_monitoring.py"
     (checkout / "tests/infra/test_new_route.py").write_text(ROUTE)
     run_tests(

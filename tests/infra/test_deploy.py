@@ -34,7 +34,7 @@ from tests.patience import PATIENCE_S
 Json = dict[str, Any]
 ANN = "arn:aws:iam::123456789012:user/ann"
 Run = Callable[[list[str]], int]
-COST_WARNING = " a day: AWS Budgets can mail you"
+COST_WARNING = " a day: AWS Budgets can mail you"  # a part of the warning that every deploy prints
 
 
 def run_deploy(arguments: list[str]) -> int:
@@ -50,13 +50,14 @@ def client_error(code: str, message: str) -> ClientError:
 
 
 class Aws:
-    """A fake of AWS for both commands. Deleted stacks are in `deleted`."""
+    """A fake of AWS for `make deploy` and `make destroy`. A ClientError in place of an answer is raised."""
 
     def __init__(self) -> None:
         self.caller: Json | ClientError = {"Account": "123456789012", "Arn": ANN}
-        self.bootstrapped: dict[str, ClientError | None] = {"eu-west-1": None}  # regions; an error: ann may not ask
-        self.stacks: dict[tuple[str, str], Json] = {}
-        self.deleted: list[str] = []
+        self.bootstrapped: dict[str, ClientError | None] = {"eu-west-1": None}
+        """By region: the error of a read of the bootstrap's version; None: the read succeeds."""
+        self.stacks: dict[tuple[str, str], Json] = {}  # by region and name
+        self.deleted: list[str] = []  # ids of stacks
         self.failed_deletion: list[Json] = []
         """The events of a deletion that fails; empty: deletions succeed."""
         self.events: list[Json] = []
@@ -100,8 +101,8 @@ class Aws:
         def settings() -> Json:
             if isinstance(self.concurrency, ClientError):
                 raise self.concurrency
-            left = self.concurrency - self.reserved_elsewhere - sum(reserved_by_function.values())
-            limits = {"ConcurrentExecutions": self.concurrency, "UnreservedConcurrentExecutions": left}
+            unreserved = self.concurrency - self.reserved_elsewhere - sum(reserved_by_function.values())
+            limits = {"ConcurrentExecutions": self.concurrency, "UnreservedConcurrentExecutions": unreserved}
             return {"AccountLimit": limits}
 
         def reserved(FunctionName: str) -> Json:
@@ -308,7 +309,7 @@ def test_the_app_is_synthesized_with_the_options(
 def test_a_deploy_that_would_replace_the_tables_of_a_stack_with_empty_ones_is_refused(
     aws: Aws, dev: Template, synthesize: Synthesize, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Such a deploy lacks `-c tables`, or the stack has tables with names from CloudFormation."""
+    """This stack has adopted restored tables, and the deploy lacks the option `-c tables` that names the tables."""
     command = ["--yes", "--app", str(dev.folder)]
     aws.add_stack("Tally-dev", synthesize(stage="prod", tables=f"Tally-prod-{MOMENT}"))
     assert run_deploy(command) == 2
@@ -331,14 +332,14 @@ def test_a_deploy_may_add_and_remove_the_table_of_salts(aws: Aws, dev: Template,
         assert run_deploy(["--yes", "--app", str(after.folder)]) == 0
 
 
-def test_a_deploy_of_code_with_another_format_is_refused(
+def test_a_deploy_of_code_that_reads_another_storage_format_than_the_stacks_is_refused(
     aws: Aws, dev: Template, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Such a deploy is refused even if the stack adopts tables."""
+    """The option --import-existing-resources, which skips the check of the tables, does not skip this check."""
     aws.add_stack("Tally-dev", dev)
     aws.stacks["eu-west-1", "Tally-dev"]["Outputs"] = [{"OutputKey": "StorageFormat", "OutputValue": "7"}]
-    for importing in ([], ["--import-existing-resources"]):
-        assert run_deploy(["--yes", "--app", str(dev.folder), *importing]) == 2
+    for adopting in ([], ["--import-existing-resources"]):
+        assert run_deploy(["--yes", "--app", str(dev.folder), *adopting]) == 2
         error = f"the stack Tally-dev has format 7, and this version reads format {keys.FORMAT}"
         assert capsys.readouterr().err == f"tally: {error}. Use the version of the stack\n"
     assert aws.cdk == []
@@ -348,7 +349,7 @@ def test_a_deploy_of_code_with_another_format_is_refused(
 def test_a_deploy_that_changes_the_fingerprint_of_a_counter_is_refused(
     aws: Aws, dev: Template, capsys: pytest.CaptureFixture[str], has_stack: bool
 ) -> None:
-    """A deploy with a fingerprint that fits is allowed, and a deploy by a person who may not read the ledger."""
+    """The deploy is allowed if the fingerprint fits, and with a note if the person may not read the ledger."""
     command = ["--yes", "--app", str(dev.folder)]
     if has_stack:
         aws.add_stack("Tally-dev", dev)
@@ -370,8 +371,9 @@ def test_a_deploy_that_changes_the_fingerprint_of_a_counter_is_refused(
     assert "note: the declarations are not compared with the stored data: " in capsys.readouterr().out
 
 
-def commands_to_paste(folder: Path, outputs: Mapping[str, Mapping[str, str]], at: Account) -> str:
-    return deploy.what_to_call(assembly.read_stacks(folder, "eu-west-1"), outputs, at)
+def commands_to_paste(folder: Path, outputs: Mapping[str, Mapping[str, str]], target: Account) -> str:
+    """Returns the end of what a deploy prints. `outputs`: the outputs of each deployed stack, by the stack's name."""
+    return deploy.what_to_call(assembly.read_stacks(folder, "eu-west-1"), outputs, target)
 
 
 def test_a_deploy_first_removes_the_throttle_of_a_route_that_does_not_exist(
@@ -393,7 +395,9 @@ def test_a_deploy_first_removes_the_throttle_of_a_route_that_does_not_exist(
         ({"stage": "prod", "mfa": "required", "alarmEmail": "a@example.com"}, [COST_WARNING]),
     ],
 )  # fmt: skip
-def test_deploy_prints_its_warnings_before_it_asks(options: dict[str, str], parts: list[str], aws: Aws) -> None:
+def test_a_deploy_warns_of_cost_and_of_missing_mfa_and_mail(
+    options: dict[str, str], parts: list[str], aws: Aws
+) -> None:
     warnings = list(deploy.warnings(Options.from_context(options), DECLARED, Account.from_environment(None, None)))
     assert len(warnings) == len(parts)
     assert [part for part, warning in zip(parts, warnings, strict=True) if part not in warning] == []
@@ -434,38 +438,38 @@ def test_the_advised_quota_is_as_high_as_the_need_beyond_a_thousand(
 
 
 @pytest.mark.parametrize(
-    ("concurrency", "elsewhere", "has_stack", "left"),
-    [
+    ("concurrency", "elsewhere", "has_stack", "available"),
+    [  # available: the concurrency less 100, which AWS keeps unreserved, and less `elsewhere`; None: at least 305
         (10, 0, False, 0),  # a new account
         (404, 0, False, 304),
-        (405, 0, False, None),  # its reservations are 305, and AWS keeps 100 unreserved
+        (405, 0, False, None),
         (1000, 305, False, None),
-        (1000, 610, False, 290),  # a third stage
-        (1000, 595, True, None),  # the stack may keep its reservations
+        (1000, 610, False, 290),  # two other stages have reserved 305 each
+        (1000, 595, True, None),  # the stack keeps what it has reserved
         (1000, 595, False, None),
         (1000, 596, True, 304),
         (client_error("AccessDenied", "no"), 0, False, None),
     ],
 )
 def test_a_stack_whose_reservations_the_account_cannot_give_is_refused_before_the_deploy(
-    concurrency: Any, elsewhere: int, has_stack: bool, left: int | None, aws: Aws, prod: Template
+    concurrency: Any, elsewhere: int, has_stack: bool, available: int | None, aws: Aws, prod: Template
 ) -> None:
     aws.concurrency, aws.reserved_elsewhere = concurrency, elsewhere
     if has_stack:
         aws.add_stack("Tally-prod", prod)
     arguments = assembly.read_stacks(prod.folder, "eu-west-1")[0], Account.from_environment(None, None), has_stack
-    if left is None:
+    if available is None:
         deploy.check_reservations(*arguments)
         return
-    with pytest.raises(CommandError, match=rf"Tally-prod reserves 305 .* can reserve {left}:") as refused:
+    with pytest.raises(CommandError, match=rf"Tally-prod reserves 305 .* can reserve {available}:") as refused:
         deploy.check_reservations(*arguments)
-    quota = max(1000, concurrency + 305 - left)
+    quota = max(1000, concurrency + 305 - available)
     assert f"--desired-value {quota} " in str(refused.value)
     assert "-c strangersConcurrency=0" in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_a_stack_without_reservations_passes_the_check(aws: Aws, dev: Template) -> None:
+def test_a_new_account_can_deploy_a_stack_without_reservations(aws: Aws, dev: Template) -> None:
     aws.concurrency = 10
     [stack] = assembly.read_stacks(dev.folder, "eu-west-1")
     deploy.check_reservations(stack, Account.from_environment(None, None), has_functions=False)
@@ -485,14 +489,14 @@ def test_a_new_account_with_too_low_a_quota_is_refused_before_the_deploy(
 def test_a_first_deploy_that_was_rolled_back_is_repeated_and_adopts_its_tables(
     text: str, deploys: bool, aws: Aws, prod: Template, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Such a stack is protected and takes no update, and its tables exist under their fixed names."""
+    """CloudFormation does not update such a stack, and deletes it only without protection. Its tables remain."""
     aws.typed = text
     aws.add_stack("Tally-prod", prod, protected=True)
     aws.stacks["eu-west-1", "Tally-prod"]["StackStatus"] = "ROLLBACK_COMPLETE"
     aws.tables = {"Tally-prod-counts", "Tally-prod-ledger", "other"}
     failed_event = {"LogicalResourceId": "Stage", "ResourceStatus": "CREATE_FAILED", "PhysicalResourceId": "s"}
     aws.events = [
-        failed_event | {"LogicalResourceId": "Late", "ResourceStatusReason": "Resource creation cancelled"},
+        failed_event | {"LogicalResourceId": "Cancelled", "ResourceStatusReason": "Resource creation cancelled"},
         failed_event | {"ResourceStatusReason": "policy document length exceeds"},
         *(
             {"LogicalResourceId": "X", "ResourceStatus": "DELETE_SKIPPED", "ResourceType": type_,
@@ -504,7 +508,7 @@ def test_a_first_deploy_that_was_rolled_back_is_repeated_and_adopts_its_tables(
     output = capsys.readouterr().out
     assert "the first deploy of Tally-prod failed" in output
     assert "  Stage: policy document length exceeds\n" in output
-    assert "Late" not in output
+    assert "Cancelled" not in output
     assert "  bucket     empty\n" in output
     assert "  table " not in output
     assert "keeps these tables and adopts them: Tally-prod-counts, Tally-prod-ledger\n" in output
@@ -516,7 +520,7 @@ def test_a_first_deploy_that_was_rolled_back_is_repeated_and_adopts_its_tables(
 def test_an_edge_whose_first_deploy_failed_is_deleted_and_made_again(
     aws: Aws, behind_cdn: Template, edge: Template, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The main stack stays as it is, with its tables, so nothing is adopted."""
+    """The main stack keeps its tables, so the deploy adopts no table."""
     aws.typed = "y"
     aws.bootstrapped |= {"us-east-1": None}
     aws.tables = {"Tally-prod-counts"}
@@ -530,7 +534,7 @@ def test_an_edge_whose_first_deploy_failed_is_deleted_and_made_again(
     assert not any("--import-existing-resources" in call for call in aws.cdk)
 
 
-def test_deploy_ends_with_the_commands_of_the_readme_and_with_a_token(aws: Aws, dev: Template) -> None:
+def test_deploy_ends_with_the_commands_of_the_readme_and_a_command_that_gets_a_token(aws: Aws, dev: Template) -> None:
     url = "https://abc.execute-api.eu-west-1.amazonaws.com"
     pool_outputs = {"UserPoolId": "eu-west-1_x", "MachineClientId": "machine", "TokenUrl": "https://t/oauth2/token"}
     text = commands_to_paste(

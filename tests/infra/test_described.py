@@ -14,12 +14,13 @@ from tests.infra.mappings import mappings
 from tests.infra.template import Json, Template
 
 TABLES = {table: f"{table.value.capitalize()}Table" for table in TABLE_SCHEMAS}
-ONLY_IN_TEMPLATE = {"POWERTOOLS_LOGGER_SAMPLE_RATE", "TALLY_ALARM_TOPIC"}
+ONLY_IN_TEMPLATE = {"POWERTOOLS_LOGGER_SAMPLE_RATE", "TALLY_ALARM_TOPIC"}  # variables that a local stack does not set
 
 
-def description(**more: Any) -> Json:
+def description(**options: Any) -> Json:
+    """Returns the description of a stack that `make dev` runs. `options`: fields of Surroundings."""
     streams = {table: f"stream of {name}" for table, name in TABLES.items()}
-    surroundings = Surroundings("Tally", "v", TABLES, streams, "bucket", event_bus="bus", **more)
+    surroundings = Surroundings("Tally", "v", TABLES, streams, "bucket", event_bus="bus", **options)
     return deployment_document(DECLARED, surroundings, "config", "console")
 
 
@@ -56,7 +57,7 @@ def test_the_described_functions_have_the_variables_and_timeouts_of_the_stack(
         for module, name in stack.functions().items():
             properties = stack.resources[name]["Properties"]
             variables = properties["Environment"]["Variables"]
-            if stack is dev:  # the template of dev also has a user pool and alarms
+            if stack is dev:  # behind_cdn has no user pool, so its functions have fewer variables
                 assert described[module]["environment"].keys() == variables.keys() - ONLY_IN_TEMPLATE, module
             assert described[module]["timeout_s"] == properties["Timeout"], module
             for variable in ("TALLY_PAGE_HOSTS", "TALLY_LIKERS_VISIBLE", "TALLY_RECEIPT_TTL_S"):

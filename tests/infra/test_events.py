@@ -28,18 +28,18 @@ def test_the_stack_makes_an_event_bus_or_uses_the_bus_of_the_option(dev: Templat
 
 
 def test_a_stack_without_thresholds_has_no_events_and_no_right_to_send_them() -> None:
-    plain = {name: replace(counter, notify=None) for name, counter in DECLARED.counters.items()}
-    without_thresholds = replace(DECLARED, counters=plain)
+    counters = {name: replace(counter, notify=None) for name, counter in DECLARED.counters.items()}
+    without_thresholds = replace(DECLARED, counters=counters)
     surroundings = Surroundings(
         "Tally", "v", {table: table.value for table in Table}, dict.fromkeys(Table, ""), "b", event_bus=BUS
     )
 
-    def description(declared: Any) -> str:
+    def variables_routes_and_needs(declared: Any) -> str:
         return str(deployment_document(declared, surroundings, "", "")) + str(sorted(map(str, declared.needs.values())))
 
     for part in ("TALLY_EVENT_BUS", "/events", "EVENT#", "SENT#"):
-        assert part in description(DECLARED), part
-        assert part not in description(without_thresholds), part
+        assert part in variables_routes_and_needs(DECLARED), part
+        assert part not in variables_routes_and_needs(without_thresholds), part
 
 
 def test_the_webhook_of_the_example_gets_the_detail_of_each_event() -> None:

@@ -26,7 +26,7 @@ class Reference(NamedTuple):
 
 
 Facts = dict[str, dict[str, Any]]
-"""By type or logical id: the values of each such resource, by their path in its properties. None: there is no value."""
+"""By type or logical id: the values of each such resource, by their path in its properties. None: no value is there."""
 
 DELETION_POLICIES = {"DeletionPolicy": Stage("Delete", "Retain"), "UpdateReplacePolicy": Stage("Delete", "Retain")}
 OVER_TLS = {"Bool": {"aws:SecureTransport": "false"}}
@@ -35,6 +35,7 @@ TOPIC = [Reference("AWS::SNS::Topic")]
 
 
 def table(name: str, *keys: str, **properties: Any) -> dict[str, Any]:
+    """Returns the facts of a table. `name`: without the stack's name. `keys`: the attributes of its primary key."""
     return properties | {
         "TableName": Stage(f"Tally-dev-{name}", f"Tally-prod-{name}"),
         "KeySchema": [{"AttributeName": key, "KeyType": "RANGE" if key == "SK" else "HASH"} for key in keys],
@@ -42,7 +43,7 @@ def table(name: str, *keys: str, **properties: Any) -> dict[str, Any]:
     }
 
 
-UP_TO_30000 = {
+WARM_WITH_MOST_WRITES = {
     "WarmThroughput": {"WriteUnitsPerSecond": 20000},
     "OnDemandThroughput": {"MaxWriteRequestUnits": 30000},
 }
@@ -55,8 +56,8 @@ BY_DEFAULT: Facts = {
         "BillingMode": "PAY_PER_REQUEST",
         "LocalSecondaryIndexes": None,  # with an index DynamoDB could not split a hot partition key
         "SSESpecification": None,  # DynamoDB's own key: no bill, no limit of KMS
-        "OnDemandThroughput": None,  # the account's own limit applies
-        "WarmThroughput": None,  # AWS chooses; a value can only grow
+        "OnDemandThroughput": None,  # the quota of the account limits the table
+        "WarmThroughput": None,  # AWS chooses a value, which no later deploy can lower
     },
     "CountsTable": table("counts", "PK", "SK", StreamSpecification=BOTH_IMAGES),
     "ReceiptsTable": table("receipts", "id", StreamSpecification=BOTH_IMAGES),
@@ -104,10 +105,7 @@ BY_DEFAULT: Facts = {
         "PolicyDocument.Statement.1": None,
     },
     "AWS::Logs::LogGroup": {"RetentionInDays": 30},
-    "AWS::Lambda::Function": {
-        "Runtime": "python3.14",
-        "Architectures": ["arm64"],
-    },
+    "AWS::Lambda::Function": {"Runtime": "python3.14", "Architectures": ["arm64"]},
     "AWS::Lambda::Alias": {"Name": "live"},
     "AWS::Lambda::EventSourceMapping": {
         "BatchSize": 1000,
@@ -115,7 +113,7 @@ BY_DEFAULT: Facts = {
         "FunctionResponseTypes": ["ReportBatchItemFailures"],
         "MaximumBatchingWindowInSeconds": 1,
         "MaximumRecordAgeInSeconds": -1,  # no limit: Lambda drops no record while the consumer fails
-        "MaximumRetryAttempts": -1,
+        "MaximumRetryAttempts": -1,  # no limit
         "ParallelizationFactor": 1,  # one invocation at a time reads a shard, in order
         "StartingPosition": "TRIM_HORIZON",
         "TumblingWindowInSeconds": 900,  # without a window the event lacks shardId
@@ -153,7 +151,7 @@ BY_DEFAULT: Facts = {
             "MaxAge": 86_400,
         },
     },
-    # Another description, name or path makes CloudFormation replace a policy, and nobody has attached the new policy.
+    # If description, name or path change, CloudFormation replaces the policy, and attaches the new policy to nobody.
     "OperatorPolicy7DB21D32": {
         "Description": "Lets people run the command tally: look, mend, redrive",
         "Path": "/",
@@ -195,8 +193,8 @@ WITH_OPTIONS: dict[str, Facts] = {
             "DomainName": "o-7f3a9c21.example.com",
             "MutualTlsAuthentication": {"TruststoreUri": "s3://bucket/authorities.pem"},
         },
-        "CountsTable": UP_TO_30000,
-        "ReceiptsTable": UP_TO_30000,
+        "CountsTable": WARM_WITH_MOST_WRITES,
+        "ReceiptsTable": WARM_WITH_MOST_WRITES,
         "LedgerTable": {"WarmThroughput": None, "OnDemandThroughput": None},  # strangers do not write to the ledger
         "DeadLetterBucket": {"LifecycleConfiguration.Rules.0.ExpirationInDays": 30},
         "AWS::Lambda::Function": {
@@ -334,6 +332,7 @@ def expected_value(template: Template, context: str, value: Any) -> Any:
 
 
 def differences(template: Template, context: str, subject: str) -> Iterator[str]:
+    """Yields a line for each property that differs. `subject`: a type or a logical id in FACTS[context]."""
     for name, resource in (template.of_type(subject) or {subject: template.resources[subject]}).items():
         for path, value in FACTS[context][subject].items():
             actual = value_at(resource, path)

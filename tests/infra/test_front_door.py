@@ -40,7 +40,7 @@ def test_the_domain_mapping_waits_for_the_stage(lavish: Template) -> None:
 
 
 def test_the_headers_of_callers_reach_the_api_on_every_path(edge: Template) -> None:
-    """The headers are token, key, user agent and preflight. API Gateway does not know the host, so it must not pass."""
+    """Such as token, key and user agent, but not Host, because API Gateway does not know the host of CloudFront."""
     methods = {route.method for route in ROUTES} | {"OPTIONS"}
     for behavior in behaviors(edge):
         assert behavior["ViewerProtocolPolicy"] == "https-only", "a redirect would lose the body"
@@ -62,8 +62,8 @@ def test_the_cache_keeps_only_the_paths_that_are_listed_here(edge: Template) -> 
     assert policies == {path: {"Ref": policy} for path in cached_paths}
 
 
-def test_a_kept_answer_depends_only_on_the_parts_of_its_cache_key() -> None:
-    """A path pattern also matches answers with no-store. Their requests reach the API, with their tokens."""
+def test_an_answer_that_a_cache_may_keep_depends_only_on_path_and_query() -> None:
+    """The patterns of cached paths also match routes for users, but CloudFront keeps no answer with no-store."""
     cacheable = [route for route in ROUTES if route.is_cacheable]
     assert cacheable
     for route in cacheable:
@@ -87,7 +87,7 @@ def test_the_edge_is_a_stack_in_us_east_1_that_waits_for_the_api(edge: Template)
 
 
 def test_two_deploys_add_mutual_tls_to_a_live_front_door_without_an_outage() -> None:
-    """First CloudFront presents a certificate, then the API asks for it. In the other order every call answers 502."""
+    """First CloudFront presents a certificate, then the API asks for it. If the API asked first, calls would fail."""
     for trust_store, asks in (("", False), ("s3://bucket/authorities.pem", True)):
         options = Options.from_context(BEHIND_CDN | {"originTrustStore": trust_store})
         stack = Stack()

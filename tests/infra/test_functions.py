@@ -16,7 +16,7 @@ from tally.cli.deploy import CONCURRENCY_MIN, UNRESERVED
 from tests.infra.conftest import DECLARED
 from tests.infra.template import Json, Template, as_list
 
-WITH_ROUTES = sorted(DECLARED.routes_by_function)
+WITH_ROUTES = sorted(DECLARED.routes_by_function)  # names of functions
 FOR_OTHER_LAMBDAS = [name for name in WITH_ROUTES if not name.endswith(STRANGERS_SUFFIX)]
 SCHEDULED = {schedule.function: schedule for schedule in DECLARED.schedules}
 CONSUMERS = {reader.function: reader for reader in DECLARED.readers}
@@ -29,7 +29,7 @@ STATUS = "drift"  # the function of GET /status
 
 
 def on_tables(statement: Json) -> bool:
-    """Whether any resource of a statement is a table. test_iam.py decides what roles may do with tables."""
+    """Whether any resource of a statement is a table. test_iam.py checks what roles may do with tables."""
     arns = [{"Fn::GetAtt": [table, "Arn"]} for table in ("CountsTable", "ReceiptsTable", "LedgerTable")]
     return any(resource in arns for resource in as_list(statement["Resource"]))
 
@@ -92,7 +92,7 @@ def test_each_function_has_its_timeout_and_its_memory(dev: Template, prod: Templ
             assert properties["MemorySize"] == memory_mb, module
 
 
-# Operators and programs call the other functions, rarely. Browsers cache the console's files.
+# In prod. Programs and operators seldom call the other functions, and browsers cache the files of the console.
 FROM_SNAPSHOTS = {
     "increments", "increments_open", "reads", "children", "children_open", "holds", "posts", "receipts", "visits",
 }  # fmt: skip
@@ -190,7 +190,7 @@ def managed_policy(template: Template, output: str) -> Json:
 
 
 def test_the_policy_for_operators_lets_the_command_read_repair_and_redrive(dev: Template) -> None:
-    """test_iam.py checks the rest of the policy: the keys of the tables."""
+    """test_iam.py checks which keys of the tables the policy allows."""
     policy = managed_policy(dev, "OperatorPolicyArn")
     statements = policy["PolicyDocument"]["Statement"]
     bucket = {"Fn::GetAtt": ["DeadLetterBucket", "Arn"]}
@@ -245,7 +245,7 @@ def invoke_configs(template: Template, modules: Iterable[str]) -> list[Json]:
 
 
 def test_lambda_does_not_repeat_or_delay_a_sweep(dev: Template) -> None:
-    """A retry would run beside the next sweep. The event of a failed sweep does not go to the failed events, either."""
+    """A retry would run beside the next sweep. The event of a failed sweep is dropped, not queued."""
     [config] = invoke_configs(dev, SCHEDULED)
     assert config["Properties"] == {
         "FunctionName": {"Ref": dev.functions()["sweep"]},
@@ -257,7 +257,7 @@ def test_lambda_does_not_repeat_or_delay_a_sweep(dev: Template) -> None:
     assert len(dev.of_type("AWS::Lambda::EventInvokeConfig")) == len(WITH_WRITES) + 1
 
 
-CEILINGS = {  # written out a second time: 50 ms for each request of the busiest route, and ten at least
+CEILINGS = {  # to check the code: the requests a second of the busiest route times 0.05 s, and at least 10
     "increments_open": 25, "reads": 50, "children_open": 50, "posts": 50, "visits": 50, "receipts": 50, "series": 10,
     "console": 10, "health": 10,
 }  # fmt: skip
@@ -270,7 +270,7 @@ def reserved_concurrency(template: Template) -> dict[str, int]:
     return {module: properties[key] for module, properties in functions.items() if key in properties}
 
 
-def test_only_functions_for_strangers_have_a_ceiling_in_prod_and_the_rest_of_the_account_is_free(
+def test_in_prod_only_functions_for_strangers_have_a_ceiling_and_enough_concurrency_stays_unreserved(
     dev: Template, prod: Template
 ) -> None:
     """So strangers never delay the consumers, the sweep, or the functions that only a team calls."""
@@ -293,6 +293,7 @@ def test_only_functions_for_strangers_have_a_ceiling_in_prod_and_the_rest_of_the
 def test_the_options_reserve_concurrency_for_background_functions_and_a_share_for_strangers(
     behind_cdn: Template,
 ) -> None:
+    """BEHIND_CDN has reservedConcurrency=40, and strangersConcurrency=203."""
     ceilings = sum(CEILINGS.values())
     shares = {module: 203 * ceiling // ceilings for module, ceiling in CEILINGS.items()}
     assert reserved_concurrency(behind_cdn) == {"sweep": 1, **dict.fromkeys(CONSUMERS, 40), **shares}
@@ -302,8 +303,8 @@ def test_the_options_reserve_concurrency_for_background_functions_and_a_share_fo
 @pytest.mark.parametrize(
     ("context", "total"),
     [
-        ({"stage": "prod"}, 305),
-        ({"stage": "prod", "throttle": "0.1"}, 90),  # ten each
+        ({"stage": "prod"}, 305),  # the sum of CEILINGS
+        ({"stage": "prod", "throttle": "0.1"}, 90),  # 10 for each of 9 functions
         ({"stage": "prod", "strangersConcurrency": "0"}, 0),
         ({"stage": "prod", "strangersConcurrency": "3"}, 9),  # each has 1, because a function with 0 answers nobody
         ({}, 0),
@@ -315,7 +316,7 @@ def test_the_ceilings_follow_the_throttles_or_the_option(context: dict[str, str]
 
 
 def test_an_asynchronous_event_that_lambda_gives_up_goes_to_the_queue_of_failed_events(dev: Template) -> None:
-    """Every function with writes has this setting, on its alias. Callers of other functions wait for the answer."""
+    """Only functions with writes have this setting. If a read fails, its caller sees the failure."""
     queue = dev.only_name("AWS::SQS::Queue")
     functions, dependencies = dev.functions(), {}
     for config in invoke_configs(dev, WITH_ROUTES):

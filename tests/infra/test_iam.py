@@ -22,13 +22,13 @@ from tests.patience import PATIENCE_S
 
 Json = dict[str, Any]
 OPERATOR = "operator"
-FOREIGN_KEY = "SOMEBODY#9f3a"
-SCANNED = {(OPERATOR, Table.COUNTS), (OPERATOR, Table.RECEIPTS)}
+FOREIGN_KEY = "SOMEBODY#9f3a"  # a partition key that no declared need has
+SCANNED = {(OPERATOR, Table.COUNTS), (OPERATOR, Table.RECEIPTS)}  # the tables that a policy may scan
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request of a function or of the operator. `keys`: its partition keys; None: the request names no key."""
+    """One request. `policy`: its function, or OPERATOR. `table`: a logical id. `keys`: partition keys; None: no key."""
 
     policy: str
     action: str
@@ -86,7 +86,7 @@ def document(statements: list[Json]) -> Json:
 
 
 def forbidden_variants(request: Request, prefixes: dict[Table, set[str]], needs: Needs) -> Iterator[Request]:
-    """Yields variants of a request that no policy may allow."""
+    """Yields variants of a declared request that its policy must deny. `needs`: what the policy must allow."""
     table = next(table for table in Table if logical_id(table) == request.table)
     assert request.keys is not None
 
@@ -97,10 +97,10 @@ def forbidden_variants(request: Request, prefixes: dict[Table, set[str]], needs:
     yield variant(request.keys | {FOREIGN_KEY})
     yield variant(None)
     yield variant(request.keys, "SomebodysTable")
-    granted = [need.prefix for need in needs if (need.action, need.table) == (request.action, table)]
-    longer = {f"{prefix}#longer" for prefix in granted if not prefix.endswith("#")}
+    allowed = [need.prefix for need in needs if (need.action, need.table) == (request.action, table)]
+    longer = {f"{prefix}#longer" for prefix in allowed if not prefix.endswith("#")}
     for prefix in prefixes[table] | longer:
-        if not any(prefix == start or (start.endswith("#") and prefix.startswith(start)) for start in granted):
+        if not any(prefix == start or (start.endswith("#") and prefix.startswith(start)) for start in allowed):
             yield variant(frozenset({key_with_prefix(prefix)}))
     for other in set(Table) - {table}:
         if not any((need.action, need.table) == (request.action, other) for need in needs):
@@ -110,9 +110,9 @@ def forbidden_variants(request: Request, prefixes: dict[Table, set[str]], needs:
             yield Request(request.policy, action, request.table, None)
 
 
-def decide(rules: dict[str, Json], requests: list[Request]) -> list[str]:
+def decide(policies_by_name: dict[str, Json], requests: list[Request]) -> list[str]:
     """Returns the decision on each request, from one process of Node."""
-    document = {"policies": rules, "requests": [request.document for request in requests]}
+    document = {"policies": policies_by_name, "requests": [request.document for request in requests]}
     run = subprocess.run(
         ["node", str(ROOT / "tests/infra/decide.mjs")], input=json.dumps(document), capture_output=True, text=True,
         timeout=PATIENCE_S,
@@ -132,20 +132,20 @@ def test_each_declared_request_is_allowed_and_each_forbidden_variant_is_denied(d
         for policy, declared in needs.items()
         for need in declared
     }
-    foreign = {
+    forbidden = {
         variant for request in needed for variant in forbidden_variants(request, prefixes, needs[request.policy])
     }
     needed |= {Request(policy, "Scan", logical_id(table), None) for policy, table in SCANNED}
-    requests = [*needed, *foreign]
+    requests = [*needed, *forbidden]
     decisions = dict(zip(requests, decide(policies(dev), requests), strict=True))
     assert [request for request in needed if decisions[request] != "Allowed"] == []
-    assert [request for request in foreign if decisions[request] != "ImplicitlyDenied"] == []
+    assert [request for request in forbidden if decisions[request] != "ImplicitlyDenied"] == []
     assert needed
-    assert len(foreign) > 5 * len(needed)
+    assert len(forbidden) > 5 * len(needed)
 
 
 def test_every_action_with_a_condition_on_keys_supports_the_condition(dev: Template) -> None:
-    """If an action does not support the condition's key, IAM never allows the action."""
+    """If an action does not support dynamodb:LeadingKeys, IAM never allows the action under this condition."""
     conditioned = {
         action
         for rule in policies(dev).values()

@@ -28,14 +28,14 @@ from tests import events, faults
 from tests.contexts import LambdaContext
 from tests.faults import FaultProxy
 from tests.infra.template import Template, as_text, queried_metrics
-from tests.infra.test_monitoring import Series, alarms_of, series_of
+from tests.infra.test_monitoring import Metric, alarms_of, metrics_of_widget
 from tests.integration.test_needs import AcceptingBus
 from tests.integration.test_sweep import Streams, ledger_to_judge
 from tests.invariants.stream_records import POISON_PLAY, SHARD, play, record
 from tests.invariants.streaming import StreamWorld
 
-Written = dict[Series, str]
-"""Each series that was written, with its unit."""
+Written = dict[Metric, str]
+"""The unit of each metric that was written."""
 ROUTES_BY_FUNCTION = routes_by_function(OPERATIONS, counters.COUNTERS)
 KEYS = ("k-0123456789-0123456789-0123", "k-9876543210-9876543210-9876")
 
@@ -66,9 +66,9 @@ def written_metrics(printed: str) -> Written:
     return metrics
 
 
-def read_metrics(template: Template) -> dict[Series, set[str | None]]:
+def read_metrics(template: Template) -> dict[Metric, set[str | None]]:
     """Returns the metrics that alarms and widgets read, with the units that they name."""
-    units: dict[Series, set[str | None]] = {}
+    units: dict[Metric, set[str | None]] = {}
     for alarm in alarms_of(template).values():
         for stat in (entry["MetricStat"] for entry in alarm["Metrics"] if "MetricStat" in entry):
             pairs = ((entry["Name"], as_text(entry["Value"])) for entry in stat["Metric"].get("Dimensions", ()))
@@ -79,7 +79,7 @@ def read_metrics(template: Template) -> dict[Series, set[str | None]]:
                 units[namespace, metric, frozenset((dimensions | {observe.COUNTER: name}).items())] = {None}
     for widget in template.dashboard()["widgets"] if template.of_type("AWS::CloudWatch::Dashboard") else ():
         if widget["type"] == "metric":
-            for series in series_of(widget):
+            for series in metrics_of_widget(widget):
                 units.setdefault(series, set()).add(None)
     return units
 
@@ -93,9 +93,9 @@ def call_without_tables(function: str, store: Store) -> None:
 
 
 def call_with_each_outcome(store: Store, engine: Engine) -> None:
-    """Call the function for plays: a change counts and is replayed, a change is refused, and a change spills."""
+    """Call the function for plays: a change counts and is replayed, an invalid change is refused, a change spills."""
     entry = handlers.entry("increments_open", store)
-    for event in (play_event(), play_event(), play_event(id="#")):
+    for event in (play_event(), play_event(), play_event(id="#")):  # no id may contain #
         entry(event, LambdaContext())
     with FaultProxy(engine.endpoint, faults.always(faults.CONFLICT, "TransactWriteItems")) as proxy:
         conflicting = replace(store, client=dynamodb_client(endpoint_url=proxy.endpoint))
@@ -127,8 +127,8 @@ def consume(function: str, world: StreamWorld) -> None:
 def sweep(store: Store) -> None:
     """Run a sweep that judges minutes with drift."""
     ledger_to_judge(store, int(time.time()))
-    sending = replace(store, settings=store.settings._replace(event_bus="bus"))
-    Sweep(counters.COUNTERS, sending, Streams(), Bus("bus", AcceptingBus))({}, LambdaContext())  # type: ignore[arg-type]
+    with_event_bus = replace(store, settings=store.settings._replace(event_bus="bus"))
+    Sweep(counters.COUNTERS, with_event_bus, Streams(), Bus("bus", AcceptingBus))({}, LambdaContext())  # type: ignore[arg-type]
 
 
 def test_each_metric_of_tally_that_is_read_is_written_with_its_dimensions_and_unit(
@@ -155,8 +155,9 @@ def test_each_metric_of_tally_that_is_read_is_written_with_its_dimensions_and_un
         assert units <= {None, written[series]}, series
 
 
+# By namespace: the metrics that AWS documents and Tally reads, and the type of the resource that a dimension names.
 AWS_METRICS: dict[str, tuple[set[str], dict[str, str]]] = {
-    # The metrics of a namespace, and the resource type that each dimension names: https://docs.aws.amazon.com/lambda/latest/dg/monitoring-metrics-types.html
+    # https://docs.aws.amazon.com/lambda/latest/dg/monitoring-metrics-types.html
     "AWS/Lambda": (
         {"Errors", "Invocations", "IteratorAge", "Throttles"},
         dict.fromkeys(("FunctionName", "Resource"), "AWS::Lambda::Function")
@@ -169,7 +170,7 @@ AWS_METRICS: dict[str, tuple[set[str], dict[str, str]]] = {
     # https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-available-cloudwatch-metrics.html
     "AWS/SQS": ({"ApproximateNumberOfMessagesVisible"}, {"QueueName": "AWS::SQS::Queue"}),
 }
-LAMBDA_DIMENSIONS = [{"FunctionName"}, {"FunctionName", "Resource", "ExecutedVersion"}]
+LAMBDA_DIMENSIONS = [{"FunctionName"}, {"FunctionName", "Resource", "ExecutedVersion"}]  # of a function, of a version
 
 
 @pytest.mark.parametrize("stack", ["prod", "behind_cdn", "lavish"])
@@ -196,11 +197,11 @@ def test_each_metric_of_aws_that_is_read_exists_and_is_of_a_resource_of_the_stac
 
 
 MAY_BE_SILENT = {"requests", "runs"}
-"""Metrics that may have no data, so that the expression has no value: there were no requests, or no runs."""
+"""Metrics that are not filled with 0. If there were no requests, or no runs, the expression has no value."""
 
 
 @pytest.mark.parametrize("stack", ["prod", "behind_cdn", "edge"])
-def test_a_metric_without_data_counts_as_0_in_an_expression(request: pytest.FixtureRequest, stack: str) -> None:
+def test_a_metric_without_data_is_0_in_an_expression(request: pytest.FixtureRequest, stack: str) -> None:
     """Without FILL, CloudWatch computes an expression only if each of its metrics has data."""
     template: Template = request.getfixturevalue(stack)
     assert [*expressions(template)]
@@ -212,7 +213,7 @@ def test_a_metric_without_data_counts_as_0_in_an_expression(request: pytest.Fixt
 
 
 def test_an_alarm_on_a_metric_of_dynamodb_ends_when_the_metric_has_no_data(prod: Template) -> None:
-    """One page of AWS says that such an alarm always ignores missing data. Without FILL the alarm would never end."""
+    """A page of AWS says that such an alarm always ignores missing data. So without FILL the alarm would not end."""
     for name, alarm in alarms_of(prod).items():
         spaces = {entry["MetricStat"]["Metric"]["Namespace"] for entry in alarm["Metrics"] if "MetricStat" in entry}
         if "AWS/DynamoDB" in spaces:

@@ -1,4 +1,4 @@
-"""Dashboard and alarms: the code writes their metrics, and every alarm leads to a section of the runbook."""
+"""Dashboard and alarms read what the code writes, and every alarm leads to a section of the runbook."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from tally import observe
 from tally.cdk import alarms
 from tests.infra.conftest import DECLARED, ROOT
 from tests.infra.template import EACH, Json, Template, as_text, queried_metrics
-from tests.infra.test_functions import FROM_SNAPSHOTS as BUSY
+from tests.infra.test_functions import FROM_SNAPSHOTS as BUSY  # a function from snapshots also has a rollback alarm
 from tests.unit.test_docs import anchors
 
 DOCS = "https://git.example.com/tally/docs"
 RUNBOOK_PAGE = ROOT / "docs" / "runbook.md"
 RUNBOOK = RUNBOOK_PAGE.read_text()
-SCREEN_LINES = 40
-WORDS_PER_ALARM = 150  # words of the whole page, divided by the alarms
-OTHER_CONSTANTS = {"SERVICE", "CODE_VERSION", "NAMESPACE", "COUNTER", "CONSUMER", "VERSION"}
-WRITTEN = {
+SCREEN_LINES_MAX = 40  # of an alarm's section, so that the section fits on one screen
+WORDS_PER_ALARM_MAX = 150  # words of the whole page, divided by the number of alarms
+NOT_METRICS = {"SERVICE", "CODE_VERSION", "NAMESPACE", "COUNTER", "CONSUMER", "VERSION"}
+WRITTEN = {  # the constants of tally/observe.py that name metrics
     value: name
     for name, value in vars(observe).items()
-    if isinstance(value, str) and name.isupper() and not name.startswith("_") and name not in OTHER_CONSTANTS
+    if isinstance(value, str) and name.isupper() and not name.startswith("_") and name not in NOT_METRICS
 }
 WRITTEN.pop(observe.UNCOUNTED)  # only stacks that count a team's items write this metric
-Series = tuple[str, str, frozenset[tuple[str, str]]]
+Metric = tuple[str, str, frozenset[tuple[str, str]]]
 
 
 def alarms_of(template: Template) -> dict[str, Json]:
@@ -38,17 +38,17 @@ def alarms_of(template: Template) -> dict[str, Json]:
     return {alarm["Properties"]["AlarmName"]: alarm["Properties"] for alarm in resources}
 
 
-def shown_metrics(template: Template) -> dict[str, list[Series]]:
+def shown_metrics(template: Template) -> dict[str, list[Metric]]:
     """Returns (namespace, metric, dimensions) of the metrics that each widget shows, by its title."""
-    by_title: dict[str, list[Series]] = {}
+    by_title: dict[str, list[Metric]] = {}
     for widget in template.dashboard()["widgets"]:
         if widget["type"] == "metric":
             assert widget["properties"]["title"] not in by_title
-            by_title[widget["properties"]["title"]] = [*series_of(widget)]
+            by_title[widget["properties"]["title"]] = [*metrics_of_widget(widget)]
     return by_title
 
 
-def series_of(widget: Json) -> Iterator[Series]:
+def metrics_of_widget(widget: Json) -> Iterator[Metric]:
     """Yields the metrics of a widget, also the metrics that only an expression uses."""
     for row in widget["properties"]["metrics"]:
         names = [part for part in row if isinstance(part, str)]
@@ -56,12 +56,12 @@ def series_of(widget: Json) -> Iterator[Series]:
             yield names[0], names[1], frozenset(zip(names[2::2], names[3::2], strict=True))
 
 
-def alarm_metrics(template: Template) -> dict[str, list[Series]]:
+def alarm_metrics(template: Template) -> dict[str, list[Metric]]:
     """Returns (namespace, metric, dimensions) of the metrics that each alarm reads, by its name.
 
     A query reads the metric of EACH value of a dimension.
     """
-    by_name: dict[str, list[Series]] = {}
+    by_name: dict[str, list[Metric]] = {}
     for name, alarm in alarms_of(template).items():
         by_name[name] = [
             (metric["Namespace"], metric["MetricName"], frozenset(map(_pair, metric.get("Dimensions", ()))))
@@ -78,7 +78,7 @@ def _pair(dimension: Json) -> tuple[str, str]:
     return dimension["Name"], as_text(dimension["Value"])
 
 
-def metrics_of_tally(metrics: dict[str, list[Series]]) -> set[Series]:
+def metrics_of_tally(metrics: dict[str, list[Metric]]) -> set[Metric]:
     return {series for listed in metrics.values() for series in listed if series[0] == observe.NAMESPACE}
 
 
@@ -94,7 +94,7 @@ def test_every_metric_that_the_code_writes_is_on_the_dashboard_or_in_an_alarm_an
 
 
 CONSUMERS = {reader.function for reader in DECLARED.readers}
-DIMENSIONS = {  # written out a second time; every other metric has no dimension but the stack
+DIMENSIONS = {  # to check the code; the other metrics have only the dimension `service`, the stack
     "Counted": ("counter", {*counters.COUNTERS}),
     "DriftConfirmed": ("counter", {EACH}),
     "WatermarkAgeSeconds": ("consumer", CONSUMERS),
@@ -153,7 +153,7 @@ def test_an_alarm_leads_to_one_screen_that_says_what_to_do(
     assert f'**Symptom.** "{alarm.description}".' in " ".join(section.split()), (
         "a search for the text of a mail must find the section"
     )
-    assert len(section.splitlines()) <= SCREEN_LINES
+    assert len(section.splitlines()) <= SCREEN_LINES_MAX
     assert f"| [{alarm.name}](#{alarm.name}) |" in RUNBOOK
 
 
@@ -162,7 +162,7 @@ def test_the_runbook_has_a_section_and_a_row_for_each_alarm_and_for_no_other() -
     assert re.findall(r"^## (\S+)$", RUNBOOK, re.MULTILINE) == names
     rows = re.findall(r"^\| \[(\S+)\]\(#.* \| (.*) \|$", RUNBOOK, re.MULTILINE)
     assert rows == [(alarm.name, alarm.act) for alarm in alarms.ALARMS]
-    assert len(RUNBOOK.split()) <= WORDS_PER_ALARM * len(names), (
+    assert len(RUNBOOK.split()) <= WORDS_PER_ALARM_MAX * len(names), (
         "the page must stay short: its reader has just been woken up"
     )
 
@@ -188,7 +188,7 @@ def drift_rule(stack: str) -> tuple[Any, ...]:
 
 FAILURES = "FILL(failed, 0) + FILL(errors, 0)"
 NEW_CODE_FAILS = (f"IF(10 * ({FAILURES}) > FILL(calls, 0), {FAILURES}, 0)", "> 1", 1, 60, "notBreaching")
-RULES = {  # written out a second time, to check the declarations
+RULES = {  # to check the declarations: the rule of each alarm, as `alarm_rule` returns it
     "drift": drift_rule("Tally-prod"),
     "watermark-age-rollup": ("Maximum", "> 600", 5, 60, "ignore"),
     "watermark-age-bookkeeper": ("Maximum", "> 600", 5, 60, "ignore"),
@@ -197,7 +197,7 @@ RULES = {  # written out a second time, to check the declarations
     "dead-letters-rollup": ("Sum", "> 0", 1, 300, "notBreaching"),
     "dead-letters-bookkeeper": ("Sum", "> 0", 1, 300, "notBreaching"),
     "lost-records": ("Maximum", "> 0", 1, 60, "ignore"),
-    "sweep": ("runs - FILL(failed, 0)", "< 1", 2, 300, "missing"),  # without data its state changes, which sends a mail
+    "sweep": ("runs - FILL(failed, 0)", "< 1", 2, 300, "missing"),  # missing data changes its state, which sends a mail
     "unjudged": ("Maximum", "> 0", 15, 60, "ignore"),
     "events": ("Maximum", "> 900", 2, 60, "ignore"),
     "holds": ("Maximum", "> 0", 5, 60, "ignore"),
@@ -206,10 +206,10 @@ RULES = {  # written out a second time, to check the declarations
     "throttles-counts": ("FILL(counts, 0)", "> 60", 5, 60, "notBreaching"),
     "throttles-receipts": ("FILL(receipts, 0)", "> 60", 5, 60, "notBreaching"),
     "throttles-ledger": ("FILL(ledger, 0)", "> 60", 5, 60, "notBreaching"),
-    "traffic": ("Sum", "> 240000", 2, 300, "notBreaching"),  # four fifths of 1,000 reads a second
+    "traffic": ("Sum", "> 240000", 2, 300, "notBreaching"),  # 300 s at four fifths of 1,000 reads a second
     "429": ("Sum", "> 1000", 2, 300, "notBreaching"),
     "write-units": ("FILL(counts, 0) + FILL(receipts, 0) + FILL(ledger, 0)", "> 480000", 2, 300, "notBreaching"),
-    # The threshold above is four fifths of 500 plays a second, each of four write units.
+    # The threshold above is 300 s at four fifths of 500 plays a second, each of four write units.
     "failed-events": ("Maximum", "> 0", 1, 300, "ignore"),
     **dict.fromkeys((f"new-code-{busy}" for busy in BUSY), NEW_CODE_FAILS),
 }
@@ -264,5 +264,5 @@ def test_a_front_door_that_lets_no_request_through_raises_an_alarm(
         ("AWS/WAFV2", "BlockedRequests", frozenset({("WebACL", "Tally-prod-edge-eu-west-1"), ("Rule", "ClientRate")})),
     }
     assert not [name for name in alarms_of(dev) if "silence" in name], (
-        "a stack with an address of AWS has no front door"
+        "an API without a custom domain has no front door"
     )

@@ -13,7 +13,7 @@ from tests.infra.conftest import CERTIFICATE, EDGE_CERTIFICATE, VAULT, Synthesiz
 
 DOMAIN = {"domainName": "api.example.com", "certificateArn": CERTIFICATE}
 CDN = {**DOMAIN, "cdn": "true", "originName": "o-7f3a9c21.example.com", "cdnCertificateArn": EDGE_CERTIFICATE}
-MUTUAL = {**CDN, "cdnClientCertificateArn": EDGE_CERTIFICATE, "originTrustStore": "s3://bucket/ca.pem"}
+MUTUAL_TLS = {**CDN, "cdnClientCertificateArn": EDGE_CERTIFICATE, "originTrustStore": "s3://bucket/ca.pem"}
 INVALID_ORIGINS = (
     "https://example.com/", "https://Example.com", "https://example.com:443", "http://example.com:80",
     "https://*.example.com", "https://ann@example.com", "https://exa mple.com", "https://b\u00fccher.example",
@@ -79,8 +79,11 @@ INVALID = [
     ({"strangersConcurrency": "10001"}, "strangersConcurrency is '10001': it must be a whole number from 0 to 10000"),
     ({"spotCheckUnits": "00"}, "spotCheckUnits is '00': it must be a whole number from 0 to 10000"),
     ({"docsUrl": "docs"}, "context docsUrl is 'docs': it must be https://"),
-    (MUTUAL | {"originTrustStore": "bucket/ca.pem"}, "originTrustStore is 'bucket/ca.pem': it must be s3://bucket/key"),
-    (MUTUAL | {"cdnClientCertificateArn": CERTIFICATE}, "cdnClientCertificateArn is of eu-west-1"),
+    (
+        MUTUAL_TLS | {"originTrustStore": "bucket/ca.pem"},
+        "originTrustStore is 'bucket/ca.pem': it must be s3://bucket/key",
+    ),
+    (MUTUAL_TLS | {"cdnClientCertificateArn": CERTIFICATE}, "cdnClientCertificateArn is of eu-west-1"),
 ]
 
 
@@ -119,7 +122,7 @@ def test_zero_is_a_number_where_it_turns_something_off() -> None:
     assert (options.spot_check_units, options.strangers_concurrency) == (0, 0)
 
 
-def test_an_origin_is_kept_as_browsers_send_it() -> None:
+def test_origins_are_not_changed() -> None:
     origins = ("https://example.com", "http://localhost:8080", "http://[::1]:443", "https://a.example:80", "https://*")
     assert Options.from_context({"corsOrigins": ",".join(origins)}).cors_origins == origins
 
@@ -135,7 +138,7 @@ def test_the_context_keys_of_cdk_are_ignored() -> None:
 
 
 @pytest.mark.parametrize("region", ["ap-east-2", "ap-southeast-6"])
-def test_a_region_without_snapshots_is_refused_where_functions_need_them(region: str) -> None:
+def test_a_region_without_snapshots_is_refused_if_functions_start_from_snapshots(region: str) -> None:
     with pytest.raises(OptionsError, match=f"Lambda has no SnapStart in {region}: give snapStart=false"):
         Options.from_context({"stage": "prod"}).check_region(region)
     for context in ({}, {"stage": "prod", "snapStart": "false"}):
@@ -144,7 +147,7 @@ def test_a_region_without_snapshots_is_refused_where_functions_need_them(region:
 
 
 def test_a_backup_vault_in_the_region_and_account_of_the_tables_is_refused() -> None:
-    """A disaster there would destroy vault and tables. A vault in another region or account is allowed."""
+    """A disaster there would destroy both the vault and the tables. A vault in another region or account is allowed."""
     options = Options.from_context({"backupTo": VAULT})
     with pytest.raises(OptionsError, match="context backupTo is in eu-central-1 of account 210987654321") as refused:
         options.check_region("eu-central-1", "210987654321")
@@ -155,7 +158,7 @@ def test_a_backup_vault_in_the_region_and_account_of_the_tables_is_refused() -> 
     options.check_region(None)
 
 
-def test_the_app_checks_the_vault_with_the_account_that_cdk_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_app_refuses_a_vault_in_the_region_and_account_that_cdk_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """`make deploy` makes the same check before it synthesizes."""
     monkeypatch.setenv("CDK_DEFAULT_REGION", "eu-central-1")
     monkeypatch.setenv("CDK_DEFAULT_ACCOUNT", "210987654321")
@@ -163,7 +166,7 @@ def test_the_app_checks_the_vault_with_the_account_that_cdk_passes(monkeypatch: 
         build({"backupTo": VAULT})
 
 
-def test_only_dev_may_lose_its_data() -> None:
+def test_every_stage_but_dev_keeps_its_data_when_its_stack_is_deleted() -> None:
     assert not Options.from_context({"stage": "dev"}).keeps_data
     assert Options.from_context({"stage": "dev2"}).keeps_data
 

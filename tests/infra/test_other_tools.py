@@ -23,8 +23,8 @@ from tests.patience import PATIENCE_S
 PAGE = (ROOT / "docs/adopt.md").read_text()
 EXAMPLE = ROOT / "docs/examples/play"
 REQUIREMENTS = ROOT / "tests/other_tools/requirements.txt"
-OSLS = "osls@4.3.1"  # a fork of Serverless 3; npm installs its 96 MB for this test alone
-OUTPUTS = {
+OSLS = "osls@4.3.1"  # a fork of Serverless 3; npm installs its 96 MB only for the test of Serverless
+OUTPUTS = {  # of the stack Tally-prod
     "IncrementsFunctionArn": "arn:aws:lambda:eu-west-1:123456789012:function:increments:live",
     "InvokePolicyArn": "arn:aws:iam::123456789012:policy/invoke",
     "ApiUrl": "https://api.example.com",
@@ -39,7 +39,7 @@ PARSE = "import hcl2, json, sys; print(json.dumps(hcl2.load(sys.stdin)))"
 
 
 def invented_environment() -> dict[str, str]:
-    """Returns an environment with an invented account."""
+    """Returns an environment with invented keys, so that no tool can reach an AWS account."""
     without_aws = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     keys = {"AWS_ACCESS_KEY_ID": "none", "AWS_SECRET_ACCESS_KEY": "none"}
     return without_aws | keys | {"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "eu-west-1"}
@@ -56,7 +56,7 @@ def run_program(program: str, text: str, *arguments: str) -> Any:
 
 
 @pytest.fixture
-def account() -> Iterator[str]:
+def fake_aws_url() -> Iterator[str]:
     """The URL of a fake of AWS (moto) with a stack `Tally-prod` that has OUTPUTS."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
@@ -89,8 +89,8 @@ def test_the_layer_of_the_page_has_every_module_that_the_client_imports(folder: 
     assert "layer/python/tally/client/" in process.stdout, process.stderr
 
 
-def filled_in(value: Any) -> str:
-    """Returns a text of a template with its parameters filled in, as CloudFormation does."""
+def resolve(value: Any) -> str:
+    """Returns a text of a template. OUTPUTS replace the parameters, as in CloudFormation."""
     if isinstance(value, str):
         return value
     (text,) = value.values()  # of Ref, or of Fn::Sub
@@ -98,10 +98,10 @@ def filled_in(value: Any) -> str:
 
 
 def assert_may_count_plays(function: dict[str, Any], role: dict[str, Any]) -> None:
-    """Fails unless the function has the ARNs of Tally's functions and may invoke them."""
+    """Fails unless the function has the ARN of Tally's function `increments`, and may invoke Tally's functions."""
     variables = function["Environment"]["Variables"]
-    assert json.loads(filled_in(variables["TALLY_FUNCTIONS"])) == {"increments": OUTPUTS["IncrementsFunctionArn"]}
-    assert OUTPUTS["InvokePolicyArn"] in [filled_in(arn) for arn in role["ManagedPolicyArns"]]
+    assert json.loads(resolve(variables["TALLY_FUNCTIONS"])) == {"increments": OUTPUTS["IncrementsFunctionArn"]}
+    assert OUTPUTS["InvokePolicyArn"] in [resolve(arn) for arn in role["ManagedPolicyArns"]]
     assert function["Handler"] == "play.handler"
     assert len(function["Layers"]) == 1
 
@@ -129,9 +129,9 @@ def test_sam_translates_the_example_to_a_function_that_may_count_plays() -> None
 
 
 @pytest.mark.long
-def test_serverless_packages_a_function_that_may_count_plays(folder: Path, account: str) -> None:
+def test_serverless_packages_a_function_that_may_count_plays(folder: Path, fake_aws_url: str) -> None:
     npm = ["npm", "exec", "--yes", f"--package={OSLS}", "--", "osls", "package"]
-    environment = invented_environment() | {"AWS_ENDPOINT_URL": account}
+    environment = invented_environment() | {"AWS_ENDPOINT_URL": fake_aws_url}
     process = subprocess.run(npm, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
     assert process.returncode == 0, process.stdout + process.stderr
     resources = json.loads((folder / ".serverless/cloudformation-template-update-stack.json").read_text())["Resources"]

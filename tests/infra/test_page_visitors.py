@@ -1,4 +1,4 @@
-"""A stack that counts visitors of pages: no backup has the salts, and only two functions may use them."""
+"""A stack that counts visitors of pages: no backup has the salts of the days, and only two functions may use salts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def declared(tmp_path_factory: pytest.TempPathFactory) -> Declarations:
 
 @pytest.fixture(scope="module")
 def site(declared: Declarations, tmp_path_factory: pytest.TempPathFactory) -> Template:
-    """A stack that keeps its data, and copies them to another region."""
+    """The stack `Site`, which keeps its data and copies its backups to another region."""
     folder = tmp_path_factory.mktemp("site")
     app = App(outdir=str(folder), context=UNBUNDLED, analytics_reporting=False)
     stack = Stack(app, "Site", env=Environment(account="123456789012", region="eu-west-1"))

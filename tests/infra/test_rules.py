@@ -29,9 +29,9 @@ def more(number):
     ]
     return Counter(f"counter{{number:02}}", **names, **kinds[number % 3])
 
-COUNTERS = declared([*OWN.values(), *(more(number) for number in range({more}))])
+COUNTERS = declared([*OWN.values(), *(more(number) for number in range({additional}))])
 """
-HOSTS = ",".join(f"shop-{number:03}.example-company.co.uk" for number in range(100))
+HOSTS = ",".join(f"shop-{number:03}.example-company.co.uk" for number in range(100))  # nearly the most that are allowed
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -56,8 +56,8 @@ def exceeded_quotas(template: Template) -> list[str]:
 
 
 def test_too_many_counters_are_refused_at_synth_in_one_line_beside_the_findings_of_cdk_nag(tmp_path: Path) -> None:
-    """Without this check the deploy would fail halfway. The policy of operators is full first, even with 100 hosts."""
-    (tmp_path / "crowd.py").write_text(MANY_COUNTERS.format(more=112))
+    """Without this check the deploy would fail halfway. Counters first exceed the quota of the operators' policy."""
+    (tmp_path / "crowd.py").write_text(MANY_COUNTERS.format(additional=112))
     context = {**context_of_cdk_json(), **UNBUNDLED, "stage": "prod", "pageHosts": HOSTS}
     crowded_app = app.build(context, str(tmp_path / "out"), tmp_path / "crowd.py")
     stack = crowded_app.node.find_child("Tally")

@@ -19,6 +19,7 @@ from tests.environments import ROOT
 
 
 def token_of(**claims: str) -> str:
+    """Returns an unsigned JWT with these claims."""
     return f"e30.{base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip('=')}.signature"
 
 
@@ -107,8 +108,8 @@ def test_with_a_token_without_scopes_the_routes_with_a_scope_are_skipped() -> No
 
 def test_an_api_that_lets_anybody_like_fails_the_smoke_test() -> None:
     probes = smoke.make_probes(DECLARED, "https://example.com/", "key", page_given=False)
-    [open_door] = [call for call in probes if call.name == "no token"]
-    assert smoke.assess(open_door, smoke.HttpAnswer(200, {}, {"liked": True}))[0] == "failed"
+    [like_without_token] = [call for call in probes if call.name == "no token"]
+    assert smoke.assess(like_without_token, smoke.HttpAnswer(200, {}, {"liked": True}))[0] == "failed"
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,7 @@ def test_a_missing_or_invalid_variable_gives_an_error_of_one_line(
 def test_the_smoke_test_waits_until_a_visit_is_rolled_up(
     monkeypatch: pytest.MonkeyPatch, later: Any, status: int
 ) -> None:
-    """The answer changes after the first request."""
+    """The first answer has no `as_of`, and every further answer is `later`: a visit and a high `as_of`, or not."""
     pauses: list[int] = []
     clock = SimpleNamespace(time=time.time, monotonic=lambda: len(pauses), sleep=pauses.append)
     monkeypatch.setattr(smoke, "time", clock)

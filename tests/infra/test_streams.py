@@ -9,7 +9,7 @@ import pytest
 from tests.infra.mappings import mappings, properties
 from tests.infra.template import Json, Template, as_list
 
-FILTERS = {  # written out a second time, because the consumers depend on these filters
+FILTERS = {  # to check the declarations: without these filters a consumer would miss records, or get too many
     ("rollup", "ReceiptsTable"): [
         {"eventName": ["INSERT", "MODIFY"], "dynamodb": {"NewImage": {"rollup": {"BOOL": [True]}}}},
         {"dynamodb": {"Keys": {"id": {"S": [{"prefix": "heartbeat#"}]}}}},
@@ -61,7 +61,7 @@ RECEIPT_HEARTBEAT: Json = {"Keys": {"id": {"S": "heartbeat#7"}}, "NewImage": {"a
 def test_the_rollup_gets_heartbeats_and_spilled_changes_even_malformed_ones(
     dev: Template, table: str, change: Json, kinds: str
 ) -> None:
-    """The filter of the local stack reads the template's patterns."""
+    """`kinds`: the event names with which a record passes. The local stack's filter reads the template's patterns."""
     mapping = mappings(dev)["rollup", f"{table}Table"]
     all_kinds = ("INSERT", "MODIFY", "REMOVE")
     assert " ".join(kind for kind in all_kinds if mapping.takes({"eventName": kind, "dynamodb": change})) == kinds
@@ -78,5 +78,5 @@ def test_the_role_of_a_consumer_has_the_right_to_read_before_the_mapping_exists(
 
 
 def test_roles_have_only_inline_policies(prod: Template) -> None:
-    """Each policy would count as one of the 500 resources of a stack, which may also have the team's resources."""
+    """A policy of its own would be one of the 500 resources that a stack may have, with the resources of the team."""
     assert not prod.of_type("AWS::IAM::Policy")

@@ -1,4 +1,4 @@
-"""A stack that adopts restored tables. test_facts.py checks the other properties of tables."""
+"""A stack that adopts restored tables. test_facts.py checks the properties that tables have without a restore."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.infra.conftest import Synthesize
 from tests.infra.template import Json, Template
 
 TABLES = ("CountsTable", "ReceiptsTable", "LedgerTable")
-MOMENT = "20261122T103000"
+MOMENT = "20261122T103000"  # to which tables were restored; `tally restore` ends the names of restored tables with it
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +25,7 @@ def restored(synthesize: Synthesize) -> Template:
 
 
 def test_cloudformation_can_adopt_restored_tables(prod: Template, restored: Template) -> None:
-    """CloudFormation adopts a table if it is new in the template, has a literal name, and is kept."""
+    """CloudFormation adopts a table if its logical id is new, its name is literal, and the template keeps the table."""
     assert set(restored.of_type("AWS::DynamoDB::Table")) == {f"{name}{MOMENT}" for name in TABLES}
     for name in TABLES:
         adopted = restored.resources[f"{name}{MOMENT}"]
@@ -37,7 +37,7 @@ def test_cloudformation_can_adopt_restored_tables(prod: Template, restored: Temp
 
 
 def test_a_restore_from_a_vault_gives_tables_the_settings_of_the_template(restored: Template) -> None:
-    """A restore cannot read the settings elsewhere, because the tables and the stack may be lost."""
+    """The command `tally restore` has these settings in its code, because tables and stack may be lost."""
     for kind, settings in TEMPLATE_SETTINGS.items():
         properties = restored.resources[f"{kind.capitalize()}Table{MOMENT}"]["Properties"]
         assert properties["TimeToLiveSpecification"] == {"AttributeName": settings.ttl_attribute, "Enabled": True}
@@ -54,7 +54,7 @@ def without_version_digests(text: str) -> Json:
 
 
 def test_every_resource_of_a_stack_uses_its_restored_tables(prod: Template, restored: Template) -> None:
-    """The templates differ only in the ids and the names of the tables."""
+    """The templates of a stack before and after a restore differ only in the ids and the names of tables."""
     renamed = json.dumps(prod.body, sort_keys=True)
     for name in TABLES:
         renamed = renamed.replace(f'"{name}"', f'"{name}{MOMENT}"').replace(f"${{{name}", f"${{{name}{MOMENT}")

@@ -36,7 +36,7 @@ COUNTERS = declared([ORDERS, CRATES])
 PK, SK = (dynamodb.Attribute(name=name, type=dynamodb.AttributeType.STRING) for name in ("PK", "SK"))
 IMAGES, NEW, KEYS = (dynamodb.StreamViewType[name] for name in ("NEW_AND_OLD_IMAGES", "NEW_IMAGE", "KEYS_ONLY"))
 IMPORTED = "arn:aws:dynamodb:eu-west-1:123456789012:table/shop"
-HASH_CHARACTERS = "0123456789ABCDEF"  # CDK adds a hash to the id of a table
+HASH_CHARACTERS = "0123456789ABCDEF"  # of the hash that CDK adds to the id of a table, and these tests remove
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +90,7 @@ UNUSABLE_TABLES: dict[str, tuple[Any, str]] = {
         "the table's stream has NEW_IMAGE, and counter 'orders' needs NEW_AND_OLD_IMAGES",
     ),
     "keys alone": (
-        lambda stack: {
-            "shop": dynamodb.TableV2(stack, "Orders", partition_key=PK, sort_key=SK, dynamo_stream=KEYS),
-        },
+        lambda stack: {"shop": dynamodb.TableV2(stack, "Orders", partition_key=PK, sort_key=SK, dynamo_stream=KEYS)},
         "the table's stream has KEYS_ONLY, and counter 'orders' needs",
     ),
     "another key": (
@@ -151,7 +149,7 @@ def test_the_streams_reach_the_consumer_as_in_the_local_stack(shop: Template, co
         if mapping.counters
     ]
     assert {mapping.table: mapping.counters for mapping in local} == {
-        "shop": {"orders": ("PK", "SK", True)},
+        "shop": {"orders": ("PK", "SK", True)},  # True: the counter needs the images of the items
         "store": {"crates": ("PK", None, False)},
     }
     may_differ = {"name": "", "table": "", "counters": None}
@@ -168,7 +166,7 @@ def mapping_properties(template: Template) -> dict[str, Json]:
 def test_the_bookkeeper_gathers_records_for_half_a_minute_unless_a_counter_notifies(
     shop: Template, counters: Path, tmp_path: Path
 ) -> None:
-    """CloudFormation changes the window in place. A new mapping would begin at the oldest record of the stream."""
+    """A new window must not replace the mapping, because a new mapping begins at the oldest record of the stream."""
     seconds = {(mapping.function, mapping.batch_window_s) for mapping in mappings(shop).values()}
     assert seconds == {("rollup", 1), ("bookkeeper", 30), ("items", 1)}
     notifying = tmp_path / "counters.py"
@@ -228,7 +226,7 @@ SCAN = {"dynamodb:DescribeTable", "dynamodb:Query", "dynamodb:Scan", *DECRYPT}
 
 
 def test_the_consumer_reads_the_streams_and_only_recounts_read_the_team_tables(shop: Template) -> None:
-    """The spot checks of the sweep recount items, and so does the command. The sweep may only write heartbeats."""
+    """The sweep recounts items in spot checks, and operators by the command. The sweep writes only heartbeats."""
     streams: Mapping[str, set[str]] = {
         "Orders.StreamArn": READ_STREAM,
         "Store.StreamArn": READ_STREAM,
@@ -259,7 +257,7 @@ def test_the_consumer_reads_the_streams_and_only_recounts_read_the_team_tables(s
 
 
 def test_a_team_table_without_writes_sets_no_alarm_off(shop: Template) -> None:
-    """Such a table may have no heartbeats. If nobody reads the stream, the alarm on the watermark's age goes off."""
+    """Its stream may have no data. If the consumer does not read records, the alarm on the watermark's age goes off."""
     missing_data = {
         name.partition("-Tally-")[2]: alarm["TreatMissingData"]
         for alarm in (resource["Properties"] for resource in shop.of_type("AWS::CloudWatch::Alarm").values())

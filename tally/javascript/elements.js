@@ -16,7 +16,6 @@ button { font: inherit; color: inherit; background: none; border: 1px solid; bor
 i { position: absolute; clip-path: inset(50%) }
 `;
 
-// Makes an element that CSS of the page can style as `::part(part)`.
 const make = (tag, part, ...children) => {
   const element = document.createElement(tag);
   element.setAttribute("part", part);
@@ -288,8 +287,7 @@ export const define = (tally) => {
     if (isNew) viewing = { atS, watchedS: 0, longestS: 0, films: new Set(), numbers: new Set() };
     viewings.set(target, viewing);
     if (viewing.source !== source) {
-      // An element that counted, and then got another number, counts when the player has a new source. A source that
-      // starts at 0 s is watched from its start.
+      // An element whose number changed after it counted waits for a new source. A source at 0 s is watched from its start.
       Object.assign(viewing, { source, atS, elements: new WeakSet(), watchedS: atS < 1 ? 0 : viewing.watchedS });
       viewing.films.add(film);
     }

@@ -13,7 +13,6 @@ const RETRY_AFTER_MS_MAX = 300e3;
 // The first and the longest time between two checks whether a user has signed in.
 const CHECK_MS = 30e3;
 const CHECK_MS_MAX = 3600e3;
-// How many changes one batch has. The client sends them at the same time.
 const OPEN_REQUESTS_MAX = 4;
 // A read asks for up to 100 tallies or receipts. The API takes 10 KB of address and headers, 4 KB for the token.
 const QUERIES_MAX = 100;
@@ -54,7 +53,6 @@ const isAnonymousLike = ({ present, user }) => present != null && !user;
 const operation = ({ present, user }) =>
   present == null ? "increment" : `${present ? "put" : "delete"}_${user ? "mine" : "anonymous"}`;
 const query = (fields) => new URLSearchParams(fields).toString();
-// Returns what `read` returns; undefined if it throws.
 const orUndefined = (read) => {
   try {
     return read();
@@ -104,7 +102,6 @@ const subject = (token) => {
   return textOf(JSON.parse(new TextDecoder().decode(Uint8Array.from(bytes, (byte) => byte.charCodeAt(0)))).sub);
 };
 
-// Returns the promise, which also rejects if it takes longer than TIMEOUT_MS.
 const withTimeout = (promise) => {
   let timer;
   const timeout = new Promise((_, fail) => (timer = setTimeout(() => fail(new Error("tally: no answer in time")), TIMEOUT_MS)));
@@ -145,10 +142,9 @@ const intoParts = (queries) => {
 export class Tally extends EventTarget {
   // The changes that wait, by the name of their item in the storage. `entry`: what the item has. `stored`: there is an
   // item. `promise` and `done`: what a caller of this page waits for, and its resolve function. `why`, `status`: as in
-  // tally.d.ts. `fails`: how many attempts failed. `timer`: the change pauses. `busy`: a request is open. `began`: when
-  // this page first sent the change, by two clocks. `cleared`: the storage lost the item. `isUnreadable`: the storage
-  // cannot be read. `wasGone`: the item had gone when the change was denied. `token`: the denied token. `asksAlone`:
-  // its receipt is asked for alone.
+  // tally.d.ts. `fails`: failed attempts. `timer`: the change pauses. `busy`: a request is open. `began`: when this page
+  // first sent the change, by two clocks. `cleared`: the storage lost the item. `isUnreadable`: the item cannot be read.
+  // `wasGone`: the item had gone at a denial. `token`: was denied. `asksAlone`: its receipt is asked for alone.
   #states = new Map();
   // Two queues, because anonymous changes wait for no user and no token. A lane sends its `ready` changes before it
   // looks for other changes. `fails`: pauses since the last success. `slow`: batches without an answer after LOCK_MS.
@@ -156,8 +152,7 @@ export class Tally extends EventTarget {
   // answered, although the browser says that it is offline.
   #anonymousLane = { ready: [], fails: 0, slow: 0 };
   #userLane = { ready: [], fails: 0, slow: 0, checks: 0 };
-  // How many batches are still sent without a lock.
-  #lockless = 0;
+  #locklessBatches = 0;
   #isAdopting = false;
   #adoptTimer;
   #isClockKnown = false;
@@ -411,7 +406,6 @@ export class Tally extends EventTarget {
 
   #changeNames() {
     const names = new Set(this.#itemNames(this.prefix));
-    // The item whose name is only the prefix stores `aheadMs`.
     if (names.delete(this.prefix) && !this.#isClockKnown) this.#setClock(orUndefined(() => this.storage.getItem(this.prefix)));
     return names;
   }
@@ -577,7 +571,7 @@ export class Tally extends EventTarget {
   async #withLock(name, run) {
     const locks = globalThis.navigator?.locks;
     let ran;
-    if (locks && --this.#lockless < 0) {
+    if (locks && --this.#locklessBatches < 0) {
       const cut = new AbortController();
       const timer = setTimeout(() => cut.abort(), LOCK_MS);
       const begin = () => {
@@ -585,7 +579,7 @@ export class Tally extends EventTarget {
         return (ran = run());
       };
       // The request fails after LOCK_MS, or at once in a sandboxed page, which may not use locks.
-      await locks.request(name, { signal: cut.signal }, begin).catch(() => (this.#lockless = LOCKLESS_TURNS));
+      await locks.request(name, { signal: cut.signal }, begin).catch(() => (this.#locklessBatches = LOCKLESS_TURNS));
       clearTimeout(timer);
     }
     return ran ?? run();
@@ -856,7 +850,6 @@ export class Tally extends EventTarget {
     });
   }
 
-  // Returns the list in this field of a successful answer, or throws.
   async #readPart(path, part, field, options) {
     const { status, body } = await this.#fetch(`${path}?${part.join("&")}`, options);
     if (status === 200 && body?.[field]?.every(Boolean)) return body[field];

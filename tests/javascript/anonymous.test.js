@@ -7,7 +7,8 @@ import { API, HOUR_MS, World, json, refusal, token, requestLost, neverAnswers } 
 const ANONYMOUS = { anonymous: true };
 const SECRET = `tally1-own ${API} `; // the name of the secret's item; an item `${SECRET}counter id` is of a like
 const ann = () => ({ user: () => "ann", token: () => token("ann") });
-// Ann's page reads the browser's likes, to take them over. The answer arrives after another page has changed the like.
+/** Ann's page reads the browser's likes, to take them over. `page` then puts the like if `present`, or else deletes it.
+ * Ann's page gets the answer, from before this change, only now. */
 const changeDuringRead = async (world, page, present) => {
   let deliverAnswer;
   world.server.faults = [(request, server) => new Promise((resolve) => (deliverAnswer = resolve.bind(null, server.answer(request))))];
@@ -59,29 +60,21 @@ test("the next page sends an unanswered like again, with the same key and secret
   assert.ok(sent.length > 1);
 });
 
-test("a waiting like whose storage was cleared is not sent, because its secret is deleted, too", async () => {
-  const world = new World();
-  const page = world.openTab();
-  world.navigator.onLine = false;
-  const outcome = page.like("hearts", "home", true, ANONYMOUS);
-  await world.runPending();
-  world.shared.clear();
-  world.navigator.onLine = true;
-  world.fireEvent("online");
-  assert.equal((await world.resultOf(outcome)).state, "superseded");
-  assert.deepEqual(world.server.sent, []);
-});
-
-test("a waiting like whose secret alone was deleted is forgotten, and not sent", async () => {
-  const world = new World();
-  world.navigator.onLine = false;
-  const outcome = world.openTab().like("hearts", "home", true, ANONYMOUS);
-  world.shared.items.delete(SECRET);
-  world.navigator.onLine = true;
-  world.fireEvent("online");
-  assert.equal((await world.resultOf(outcome)).state, "forgotten");
-  assert.deepEqual(world.server.sent, []);
-});
+for (const [loss, lose, state] of [
+  ["the storage was cleared", (storage) => storage.clear(), "superseded"],
+  ["only its secret was deleted", (storage) => storage.items.delete(SECRET), "forgotten"],
+])
+  test(`a like that waits is not sent after ${loss}, and its outcome is ${state}`, async () => {
+    const world = new World();
+    world.navigator.onLine = false;
+    const outcome = world.openTab().like("hearts", "home", true, ANONYMOUS);
+    await world.runPending();
+    lose(world.shared);
+    world.navigator.onLine = true;
+    world.fireEvent("online");
+    assert.equal((await world.resultOf(outcome)).state, state);
+    assert.deepEqual(world.server.sent, []);
+  });
 
 for (const time of ["abc", "null", "1e400"])
   test(`if the stored time of a like is ${time}, which is no number, the next page sends a like without an answer again`, async () => {

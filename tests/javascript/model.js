@@ -185,6 +185,7 @@ export class Model {
     return tab;
   }
 
+  /** The tabs that are not closed. */
   get alive() {
     return this.tabs.filter(({ dead }) => !dead);
   }
@@ -237,12 +238,14 @@ export class Model {
     };
   }
 
+  /** Removes a tab's request from the queue of a lock, whether it has the lock or not. */
   leave(queue, waiting) {
     const index = queue.indexOf(waiting);
     if (index >= 0) queue.splice(index, 1);
     this.grant(queue);
   }
 
+  /** Grants a lock to the first request in its queue. */
   grant([first]) {
     if (!first || first.isGranted) return;
     first.isGranted = true;
@@ -276,6 +279,7 @@ export class Model {
         this.startTimer(tab, () => tab.listeners.storage.forEach((run) => run({ key, newValue })), 0);
   }
 
+  /** Clears the storage. */
   clear() {
     this.storedItems.clear();
     this.notify(null, null, null);

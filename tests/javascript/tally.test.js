@@ -8,7 +8,7 @@ import { API, HOUR_MS, World, json, answerLost, refusal, token, requestLost, nev
 const ANN = { user: () => "ann", token: () => token("ann") };
 const captivePortal = () => new Response("<h1>Sign in to the Wi-Fi</h1>", { status: 200 });
 
-test("a change is stored in the task of the click, before it is sent", async () => {
+test("a change is stored before the call returns, and when it is sent is stored before the request", async () => {
   const world = new World();
   let stored;
   world.server.faults = [() => ((stored = world.shared.entries), requestLost())];
@@ -291,7 +291,7 @@ test("a like is sent only with a token of the user who made the like", async () 
   assert.deepEqual(world.server.sent.map(({ caller }) => caller), ["ann"]);
 });
 
-test("if a token has expired, the client asks once for a fresh token", async () => {
+test("if the API answers 401, the client asks once for a fresh token, and sends the like with this token", async () => {
   const world = new World();
   const freshFlags = [];
   world.server.faults = [() => json(401, { message: "Unauthorized" })];
@@ -367,7 +367,7 @@ test("one of three tabs sends at a time, so at most four requests are open, and 
   assert.equal(mostOpen, 4);
 });
 
-test("two tabs count exactly in a browser without locks", async () => {
+test("two tabs without locks count each of 40 changes once, although answers and requests get lost", async () => {
   const world = new World();
   delete world.navigator.locks;
   const tabs = [world.openTab(), world.openTab()];
@@ -405,7 +405,7 @@ test("a key that two pages use counts once, and the second page asks for the rec
   assert.equal(next.server.counts.get("9f3a"), 1);
 });
 
-test("if the server does not answer in time, the client sends the change again", async () => {
+test("if the server does not answer in 35 s, the client aborts the request and sends the change again", async () => {
   const world = new World();
   world.server.faults = [({ signal }) => new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)))];
   assert.equal((await world.resultOf(world.openTab().increment("plays", "9f3a"), 1000)).state, "counted");

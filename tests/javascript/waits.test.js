@@ -48,7 +48,7 @@ for (const [failure, options] of Object.entries({
     await world.until(() => !page.user() || reasons(page)[0] === "no-token");
   });
 
-test("no function of the page runs while a lock is held", async () => {
+test("the client calls `user` and `token` only while it holds no lock", async () => {
   const world = new World();
   const held = new Set();
   const { request } = world.navigator.locks;
@@ -68,7 +68,7 @@ test("no function of the page runs while a lock is held", async () => {
 
 test("if the lock is not granted in time, the client sends without the lock", async () => {
   const world = new World();
-  // The lock of anonymous changes is never released.
+  // Another page holds the lock of anonymous changes for ever.
   world.navigator.locks.request("tally1 " + API + " ", { signal: new AbortController().signal }, neverAnswers);
   const startMs = Date.now();
   const page = world.openTab();
@@ -116,17 +116,17 @@ test("a page that thaws reports an outcome once, although another tab settled th
   const states = [];
   page.addEventListener("change", ({ detail }) => detail.outcome && states.push(detail.outcome.state));
   const events = [];
-  const view = world.shared.openView();
-  view.listeners.push((event) => events.push(event));
+  const thirdTab = world.shared.openView();
+  thirdTab.listeners.push((event) => events.push(event));
   await world.resultOf(page.increment("plays", "9f3a"));
-  // The page received the answer first. The events of the other tab's writes reach the page now.
+  // The page received the answer first. The events of its own writes stand for those of another tab, and come now.
   for (const event of events) for (const listener of page.storage.listeners) listener(event);
   await world.runPending();
   assert.deepEqual(states, ["counted"]);
   assert.deepEqual(page.waiting(), []);
 });
 
-test("a change whose key was counted before ends as counted", async () => {
+test("if a page uses a key twice, one change after the other, both changes end as counted", async () => {
   const world = new World();
   const page = world.openTab();
   const states = [];
@@ -136,14 +136,14 @@ test("a change whose key was counted before ends as counted", async () => {
   assert.deepEqual(states.filter(Boolean), ["counted", "counted"]);
 });
 
-test("a hidden page requests no lock", async () => {
+test("a page that becomes hidden requests no lock, and requests the lock when it is shown", async () => {
   const world = new World();
   const page = world.openTab();
   await world.resultOf(page.increment("plays", "9f3a"));
   world.server.faults = () => requestLost;
   page.increment("plays", "9f3a");
   await world.runPending();
-  let lockRequests = 0;
+  let lockRequests = 0; // each of these requests succeeds, and runs nothing
   world.navigator.locks.request = async () => void lockRequests++;
   document.hidden = true;
   world.fireEvent("visibilitychange");
@@ -192,7 +192,7 @@ for (const [mistake, id, options] of [
   });
 
 for (const status of [400, 401, 403, 404, 405, 413])
-  test(`the caller of a change learns that the gateway answered ${status}, and no page sends the change again`, async () => {
+  test(`the caller of a change learns that the gateway answered ${status}, and the page sends the change only after retry()`, async () => {
     const world = new World();
     const warn = mock.method(console, "warn", () => {});
     world.server.faults = ({ method }) => (method === "GET" ? undefined : gatewayAnswer(status));
@@ -219,7 +219,7 @@ for (const status of [400, 401, 403, 404, 405, 413])
     assert.equal(world.server.sent.length, length + 3);
   });
 
-test("a denied change is sent with another token, or by the next page", async () => {
+test("a denied change is sent again with another token, or by the next page", async () => {
   const world = new World();
   mock.method(console, "warn", () => {});
   let scope = "";
@@ -264,7 +264,7 @@ const sendFromTwoTabs = async () => {
   return { world, tabs, deny, count };
 };
 
-test("a denied change that another tab has sent is not sent as new after its receipt has expired", async () => {
+test("a change that one tab was denied and another tab has sent is not sent after its receipt may have expired", async () => {
   const { world, tabs, deny } = await sendFromTwoTabs();
   world.server.answer(world.server.sent[1]);
   deny();
@@ -385,7 +385,7 @@ test("while a browser says that it is offline, the client asks only for /health,
   assert.equal(world.server.counts.get("9f3a"), 9);
 });
 
-test("a negative retry-after is read as 0", async () => {
+test("after a 429 with a negative retry-after the client pauses before it sends again", async () => {
   const world = new World();
   // If the client did not wait, it would send requests for ever. So the 51st request gets no answer.
   world.server.faults = () => (world.server.requests.length > 50 ? neverAnswers : () => json(429, {}, { "retry-after": "-0.001" }));
@@ -601,7 +601,7 @@ test("the client asks each time how long receipts live, because a deployment may
   assert.equal(world.server.sent.length, 1, "the second change, sent 2 hours ago, is in doubt");
 });
 
-test("if requests for receipts fail, no other change is delayed", async () => {
+test("if requests for the receipts of old changes fail, no new change is delayed", async () => {
   const world = new World();
   world.shared.items.set(...storedChange(` plays old ${KEY}`, { sent: Date.now() - 2 * HOUR_MS, tries: 1 }));
   world.server.faults = ({ path }) => (path === "/receipts" ? () => json(429, {}) : undefined);
@@ -612,6 +612,7 @@ test("if requests for receipts fail, no other change is delayed", async () => {
 });
 
 for (const [failure, breakStorage] of Object.entries({
+  // The client removes the item that it cannot replace, so only the page's memory has the change.
   "fills up": ({ shared }) => (shared.full = true),
   "rejects writes and removals": (world) => Object.assign(world.views[0], { setItem: () => assert.fail(), removeItem: () => assert.fail() }),
 }))

@@ -11,6 +11,7 @@ const STEPS_MAX = 2000;
 const PROBLEM = "urn:problem-type:tally:";
 
 export const json = (status, body, headers = {}) => new Response(JSON.stringify(body), { status, headers });
+/** Returns the problem document with which Tally refuses a request. */
 export const refusal = (status, slug, headers = {}) =>
   json(status, { type: PROBLEM + slug, title: slug, status, detail: `It is ${slug}.` }, headers);
 /** A fault: the request never reaches the server. */
@@ -117,13 +118,14 @@ export class SharedStorage {
     this.notify(null, null, null);
   }
 
+  /** The stored changes, without the other items of the client. */
   get entries() {
     const texts = [...this.items].filter(([name]) => name.startsWith("tally1 "));
     return texts.map(([, text]) => JSON.parse(text)).filter((entry) => entry.key);
   }
 }
 
-/** Locks that pages of one origin share. Pages get a lock in the order of their requests. */
+/** Makes the locks that the pages of one origin share. Pages get a lock in the order of their requests. */
 export const locks = () => {
   const last = new Map();
   return {
@@ -183,7 +185,7 @@ export class World {
     for (let turn = 0; turn < 30; turn++) await new Promise(setImmediate);
   }
 
-  /** Moves the clock until the condition holds. */
+  /** Moves the clock, by `stepMs` at a time, until the condition holds. */
   async until(condition, stepMs = 250) {
     for (let step = 0; step < STEPS_MAX; step++) {
       await this.runPending();

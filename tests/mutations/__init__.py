@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("tally", "lambdas", "stacks")
 SCRIPTS = "tally/javascript/"
-RUN_S_MAX = 3600  # a run that takes longer hangs
+RUN_S_MAX = 3600  # a run of pytest that takes longer hangs
 TIERS = ("not long", "long")
 """Mutations run the tests of `make test` first, then the tests that only `make test-all` runs."""
 NO_TESTS = 5  # pytest's exit status
@@ -74,7 +74,7 @@ def failing_test(tests: Iterable[str], folder: Path, mutation: Mutation | None =
     Returns the first test that fails; "" if no test fails. `mutation`: None means the unchanged code, and only the
     tests of `make test`. Raises ValueError if the mutation does not apply, or if pytest does not run.
     """
-    for name in (*FOLDERS, "tests/javascript"):  # the tests of the client import it by a relative path
+    for name in (*FOLDERS, "tests/javascript"):  # tests/javascript imports the client by a relative path
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     files = filter(Path.is_file, ROOT.iterdir())
     folders = (ROOT / name for name in ("node_modules", "events"))  # the code reads them by a relative path

@@ -2,7 +2,7 @@
 
     make mutations ARGS="counting/children"      only mutations whose "module: name" contains the text
 
-Exits with 1 if there is a mutation for which no test fails.
+Exits with 1 if a mutation makes no test fail or could not be tried, and with 2 if no mutation was tried.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Result:
     """Why the mutation could not be tried; empty if it was tried."""
 
     def row(self) -> str:
-        """Returns one line of the table."""
+        """Returns the lines of the table: how the mutation ended, and the test that failed or why it was not tried."""
         state = "BROKEN" if self.broken else "noticed" if self.detected_by else "SURVIVED"
         title = f"{self.mutation.module}: {self.mutation.name}"
         return f"{state:<9}{self.took_s:>6.1f} s  {title}\n{'':19}{self.broken or self.detected_by}".rstrip()
@@ -50,7 +50,7 @@ def try_mutation(mutation: Mutation) -> Result:
 
 
 def main() -> int:
-    """Try the mutations. Returns 1 if a mutation survived or could not be tried."""
+    """Try the mutations. Returns the exit status, as the module's docstring says."""
     parser = argparse.ArgumentParser(
         prog="make mutations", description="Remove each guard, one at a time: a test must fail."
     )

@@ -155,7 +155,7 @@ class Schedule:
     def _repair_later(
         self, tally: Tally, request: RepairRequest, tries: int = 15, *, is_recounted: bool = False
     ) -> None:
-        """Repair a tally after the minute of the request is judged, and after `recount`. `tries`: the minutes to wait."""
+        """Repair a tally after the minute of the request is judged, and after `recount`. `tries`: minutes to wait."""
         if self.last_judged_minute() < request.minute:
             if tries and self.may_repair:
                 retry = partial(self._repair_later, is_recounted=is_recounted)

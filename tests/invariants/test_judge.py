@@ -143,7 +143,7 @@ def test_each_half_counts_once_in_every_order_of_halves(
     for minute, entries in halves.items():
         for number, entry in enumerate(entries):
             book(store, M + minute, entry, name=f"s#{number}")
-    for last in range(5)[-runs:]:
+    for last in range(5)[-runs:]:  # all five minutes in one run, or one after the other
         run(store, M + last)
         if runs > 1 and last < 4:
             assert drifts(store).get("p", 0) == drift[last]

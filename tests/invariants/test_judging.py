@@ -100,7 +100,7 @@ def count_batch(world: World) -> Sequence[Any]:
 
 
 @pytest.mark.parametrize(
-    ("change", "tally"),
+    ("change", "partition"),
     [
         (lambda world: world.play("key-1"), counters.PLAYS.partition_start + VIDEO),
         (lambda world: world.like("ann"), counters.LIKES.partition_start + POST),
@@ -111,11 +111,11 @@ def count_batch(world: World) -> Sequence[Any]:
     ids=["play", "like", "like with a key", "unlike", "batch"],
 )
 def test_conflicts_on_a_receipt_or_a_like_item_neither_spread_the_tally_nor_make_it_hot(
-    world: World, change: Callable[[World], Sequence[Any]], tally: str
+    world: World, change: Callable[[World], Sequence[Any]], partition: str
 ) -> None:
     world.write_post()
     world.like("bob")
     world.proxy.plan = faults.script({"TransactWriteItems": [CONFLICT_OUTSIDE_TALLY] * (SPILL_RETRIES_MAX + 2)})
     assert change(world)[0]["visible"] == "now"
-    assert world.store.spread.width(tally) == 1
+    assert world.store.spread.width(partition) == 1
     assert not world.store.breaker.open_tallies

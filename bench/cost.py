@@ -43,7 +43,7 @@ class Usage(NamedTuple):
     answer: int = 400  # bytes of an answer, with its headers
 
 
-KINDS = {
+KINDS = {  # of changes and reads
     "now": Usage(writes=4, receipts=1, counts=1),
     "now, in batches": Usage(writes=4, receipts=1, counts=1, in_batch=90),
     "soon": Usage(writes=1, receipts=1, receipt_days=8),  # the days that spilled receipts are kept
@@ -52,7 +52,7 @@ KINDS = {
     "hold": Usage(writes=6 + 4, reads=1, receipts=1, counts=1, calls=2),  # with its commit
     "hold, other amount": Usage(writes=6 + 8, reads=1, receipts=2, counts=2, calls=2),  # committed at another amount
     "read": Usage(reads=1),
-    "read of 100": Usage(reads=100, answer=400 + 100 * 144),
+    "read of 100": Usage(reads=100, answer=400 + 100 * 144),  # 144 bytes for each number
     "read of a post": Usage(reads=4, answer=400 + 10 * KB),
 }
 
@@ -63,7 +63,7 @@ class BilledStage(NamedTuple):
     snapshots: int  # functions that start from a snapshot
     sweep_mb: int
     alarm_metrics: int  # AWS bills an alarm for each of its metrics
-    logged: float  # the share of the invocations that log their successes
+    logged: float  # the share of the successful invocations that write a log line
 
 
 DEV, PROD = BilledStage(0, 512, 28, 1), BilledStage(9, 1769, 56, 0.05)
@@ -113,7 +113,7 @@ def distinct(draws: float, values: float) -> float:
 
 
 def rollup_units(tallies: float) -> float:
-    """Returns the write units to roll up a batch that moves so many tallies, with a checkpoint for each 99 tallies."""
+    """Returns the write units, 2 for an item in a transaction, to roll up so many tallies, 99 for each checkpoint."""
     return 2 * (tallies + max(min(1.0, tallies), tallies / 99))
 
 
@@ -128,7 +128,7 @@ def booking_units(tallies: float) -> float:
 
 
 def minute_edge_units(tallies: float, spread_s: float) -> float:
-    """Returns the extra write units of a batch with records of `spread_s`. At a minute's edge it has two segments."""
+    """Returns the extra write units of a batch whose records span `spread_s`: two segments at the edge of a minute."""
     return spread_s / 60 * (2 * segment_units(tallies / 2) - segment_units(tallies))
 
 
@@ -208,20 +208,22 @@ def _consume(month: Month, used: dict[str, float]) -> None:
         tallies = distinct(changes / batches, month.ids)
         used["write"] += batches * (1 - min(1.0, tallies) + units_of(tallies))  # without tallies: only a checkpoint
         used["read"] += batches  # of the checkpoint
-        _invoke(used, batches, 20)  # two requests
-        _invoke(used, MONTH_S / DELIVERY.tumbling_window_s * shards, 2)
+        _invoke(used, batches, 20)  # milliseconds, for two requests
+        _invoke(used, MONTH_S / DELIVERY.tumbling_window_s * shards, 2)  # at the end of each tumbling window
         return batches, batches * tallies
 
     receipts, spilled = month.sum(lambda each: each.receipts), month.amounts.get("soon", 0)
     _, rollup_writes = consume(spilled, spilled, rollup_units)
     consume(0, 0, rollup_units)  # the rollup gets only heartbeats of `counts`, because no child spills
     counts = month.sum(lambda each: each.counts) + rollup_writes
-    for records, metered in ((receipts, "receipts"), (counts, "new_items")):
+    for records, metered_field in ((receipts, "receipts"), (counts, "new_items")):  # what the metric `Counted` counts
         window_s = 1 if month.notifies else BOOKKEEPER.window_s
         batches, tallies = consume(records, records, booking_units, window_s)
         used["write"] += batches * minute_edge_units(tallies / batches, window_s * (1 - batches / (batches + records)))
         used["read"] += tallies * ENTRY_BYTES / (4 * KB) * SEGMENT_READS
-        lines = sum(min(batches, amount) for kind, amount in month.amounts.items() if getattr(KINDS[kind], metered))
+        lines = sum(
+            min(batches, amount) for kind, amount in month.amounts.items() if getattr(KINDS[kind], metered_field)
+        )
         used["log"] += lines * METRICS_LINE / GB  # one line for each counter
 
 

@@ -38,7 +38,7 @@ HOT_SHARE = 0.3  # the share of the changes that go to the first two ids of a co
 
 
 class IncrementKind(NamedTuple):
-    """Increments of a counter: a client draws a kind by its weight, an id and an amount."""
+    """Increments of a counter. A client draws a kind by `weight` (in a burst by `weight_in_burst`), id and amount."""
 
     counter: Counter
     ids: Sequence[str]
@@ -136,8 +136,8 @@ class Client:
         self._intended, self._setup, self._name = intended_changes, setup, name
         self._stores, self._write = stores, write
         self._chance = random.Random(f"{setup.seed}/{name}")
-        self._numbers = itertools.count()
-        self._begun_operations = self._operations = 0
+        self._numbers = itertools.count()  # for keys, and to order changes that wait for the same time
+        self._begun_operations = self._operations_max = 0
         self._waiting: list[tuple[float, int, IntendedChange, Body | None]] = []
         """For each waiting change: the time to send the change (on the monotonic clock), a number that decides between
         equal times, and the change. A repeated change also has its first answer, which the second answer must equal."""
@@ -155,7 +155,7 @@ class Client:
 
     def run(self, operations: int) -> None:
         """Make `operations` changes, and return when each has its final answer."""
-        self._operations = operations
+        self._operations_max = operations
         try:
             while self._begun_operations < operations:
                 if not self._send_due():
@@ -220,7 +220,9 @@ class Client:
         """Make many increments, one after the other."""
         kinds, size = list(INCREMENTS.values()), min(operations_left, self._chance.randint(2, BURST_MAX))
         for kind in self._chance.choices(kinds, [kind.weight_in_burst for kind in kinds], k=size):
-            if self._begun_operations < self._operations:  # a void of an earlier increment has also taken operations
+            if (
+                self._begun_operations < self._operations_max
+            ):  # a void of an earlier increment has also taken operations
                 self._begin(self._increment(kind))
 
     def _batch(self, operations_left: int) -> IntendedChange:
@@ -336,15 +338,15 @@ class Client:
         """
         (entry,) = intent.entries
         spilled = exists and not intent.key and body["visible"] == "soon" and intent.late_until_s > time.monotonic()
-        if spilled and self._begun_operations < self._operations:
+        if spilled and self._begun_operations < self._operations_max:
             self._begin(self._intended.put_or_remove(self._stores.faulty_with_tokens, entry, "", put=False))
         else:
             self._changing_until.append((0.0 if intent.key else intent.late_until_s, entry, exists))
 
     def _void_later(self, intent: IntendedChange, counted: Sequence[Note]) -> None:
         """Void a change, unless its counter only counts up. A late copy of the change may arrive after its void."""
-        growing = any(note.counter in GROWING_COUNTERS for note in counted)
-        if not growing and self._begun_operations + len(counted) <= self._operations:
+        only_grows = any(note.counter in GROWING_COUNTERS for note in counted)
+        if not only_grows and self._begun_operations + len(counted) <= self._operations_max:
             self._begun_operations += len(counted)
             void = self._intended.void(self._stores.faulty, intent, [note.id for note in counted])
             self._send_later(void, self._chance.uniform(0, TTL_S_MAX))
@@ -352,7 +354,7 @@ class Client:
     def _settle_later(self, entry: IntendedEntry, hold_id: str) -> None:
         """Settle most holds. The other holds expire, and so do holds that are settled too late."""
         drawn = self._chance.random()
-        if drawn < SETTLED_SHARE and self._begun_operations < self._operations:
+        if drawn < SETTLED_SHARE and self._begun_operations < self._operations_max:
             self._begun_operations += 1
             intent = self._intended.settle(self._stores.faulty, entry, hold_id, commit=drawn < COMMITTED_SHARE)
             self._send_later(intent, self._chance.uniform(0, 0.75 * TTL_S_MAX))

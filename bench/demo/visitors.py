@@ -45,10 +45,8 @@ class DriftingTally(NamedTuple):
 class RequestsSent:
     """How many visits were sent, and how."""
 
-    requests: int = 0
-    """Every attempt to send a visit."""
-    replays: int = 0
-    """Answers that repeated the answer to an earlier request."""
+    requests: int = 0  # every attempt to send a visit
+    replays: int = 0  # answers that repeated the answer to an earlier request
     sent_twice: int = 0
     answers_lost: int = 0
     """Visits that Tally counted, and whose visitors got no answer."""

@@ -167,9 +167,7 @@ class Soak:
         print(f"faults: {', '.join(f'{count:,} {name.lower()}' for name, count in faults.items())}")
         checked = f"{monitor.judged_minutes:,} minutes of {self._minute_s} s judged, {monitor.checks:,} checks"
         speed = f"{took_s:,.0f} s, {self._operations / took_s:,.0f} operations a second"
-        print(
-            f"{checked}, {monitor.unconfirmed:,} drift rows before confirmation, {consumers.freezes} freezes, {speed}"
-        )
+        print(f"{checked}, {monitor.drift_rows:,} drift rows before confirmation, {consumers.freezes} freezes, {speed}")
         drifts = len(monitor.drifts) + len(stored.drifts)
         print(_summary(accepted, stored, problems, sum(faults.values()), consumers.kills, drifts))
         return int(bool(problems))

@@ -40,11 +40,10 @@ class Monitor:
     accepted: Accepted = field(default_factory=Accepted)
     drifts: set[tuple[str, str, int]] = field(default_factory=set)
     errors: list[str] = field(default_factory=list)
-    unconfirmed: int = 0
-    """Drift rows that are not confirmed, because the two halves of a change were judged at different times."""
+    drift_rows: int = 0
+    """How many there were. An unconfirmed row is no error: two halves of a change may be judged at different times."""
     judged_minutes: int = 0
-    """How many minutes were judged. `last_judged`: the last judged minute; -1: Tally has judged no minute."""
-    last_judged: int = -1
+    last_judged: int = -1  # the last judged minute; -1: Tally has judged no minute
     checks: int = 0
 
     def __post_init__(self) -> None:
@@ -74,7 +73,7 @@ class Monitor:
             if drift.confirmed_amount(watermark_):
                 self.drifts.add((drift.counter, drift.target, drift.drift))
             row = (drift.counter, drift.target, drift.last_minute)
-            self.unconfirmed += row not in self._drift_rows
+            self.drift_rows += row not in self._drift_rows
             self._drift_rows.add(row)
         self._check_as_of(watermark_.as_of(self.store.settings))
         self.checks += 1
@@ -106,8 +105,7 @@ class Monitor:
 class Growth:
     """The accepted changes of one tally, by time."""
 
-    sum_: int = 0
-    """The sum of the changes that were answered before the last `before_s` of `sum_before`."""
+    sum_: int = 0  # of the changes that were answered before the last `before_s`
     _waiting: list[tuple[float, int]] = field(default_factory=list)
 
     def add(self, answered_s: float, amount: int) -> None:

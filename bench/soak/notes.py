@@ -65,8 +65,7 @@ class Reader:
 class Accepted:
     """The accepted changes, as the notes say."""
 
-    answers: Multiset[str] = field(default_factory=Multiset)
-    """How many notes there are of each outcome (`Note.outcome`)."""
+    answers: Multiset[str] = field(default_factory=Multiset)  # how many notes there are of each outcome
     sums: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
     """The sum of each tally, without holds and children."""
     holds: dict[str, tuple[Tally, int]] = field(default_factory=dict)

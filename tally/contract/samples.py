@@ -75,7 +75,7 @@ def http_event(route: Route, counters: Mapping[str, Counter], **given: Any) -> d
                 "userAgent": "curl/8.5.0",
             },
             "requestId": "JKJaXmPLvHcESHA=", "routeKey": route.key, "stage": "$default",
-            "time": "31/Jul/2026:12:00:01 +0000", "timeEpoch": 1785542401000,
+            "time": "01/Aug/2026:00:00:01 +0000", "timeEpoch": 1785542401000,
         },
         "isBase64Encoded": False,
     }  # fmt: skip

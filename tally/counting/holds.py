@@ -9,13 +9,15 @@ A hold enters each state once:
 
     held       gives its amount back, or a part of it, when it becomes released, expired or committed. Until then,
                the amount and the time may change
-    expired    may be released, or committed at an amount, which the commit takes from the number
+    expired    has given its amount back. May be committed at an amount, which the commit takes from the number, or
+               released, which moves nothing
     committed  may be voided, which gives back what the commit took
 
 One transaction moves a hold and its tally, on condition that the hold has the state that was read. When a hold leaves
 the state held, the transaction deletes its item, and puts a record under another key (hold_items.py). So a query of the
-due holds finds no settled holds. TTL removes records, but no held hold. Calls release expired holds before they refuse
-a change (`release_expired_for`), and the sweep releases the other expired holds (expired_holds.py).
+due holds finds no settled holds. TTL removes records, but no held hold. Before a call refuses a change, it gives back
+the amounts of due holds, which makes them expired (`release_expired_for`). The sweep does the same with the other due
+holds (expired_holds.py).
 """
 
 from __future__ import annotations
@@ -233,7 +235,9 @@ def _due_of_tally(call: Call, counter: Counter, id_: str) -> Iterator[Item]:
     counter_and_id, table = hold_items.key_part(counter.name, id_), call.store.settings.ledger_table
     bucket_number = hold_items.bucket(counter, id_)
     of_tally = {"target": {"S": id_}, "state": {"S": HELD}}.items()
-    if not counter.takes_holds:  # if the counter takes holds, no limit refuses a release, so no hold is overdue
+    # A counter that takes holds has one limit, and a release moves the number away from it. If the declaration has
+    # changed, a limit may have refused a release, and the hold is overdue.
+    if not counter.takes_holds:
         first = f"{OVERDUE}{counter_and_id}#"
         page = queries.query(call.store, table, f"HOLDS#{bucket_number}", first, f"{first}~", Limit=DUE_PAGE_MAX)
         yield from (hold for hold in page if of_tally <= hold.items())

@@ -1,8 +1,9 @@
 """Voids: takes an earlier change back by the key that it was counted under, once, in its own period.
 
-A void is a batch of the opposite amounts (batch.py). Its key is the nonce of the change's receipt, so a change has one
-void, whichever caller asks. The void's transaction also marks the receipt of the change (`voided`). The receipt stays
-until it expires. Until then a late copy of the change is a replay, and counts nothing.
+A void is a batch of the opposite amounts (batch.py). Its key is the nonce of the change's receipt. Its call has the
+caller who made the change, also if a service asks for the void. So a change has one void. The void's transaction also
+marks the receipt of the change (`voided`). Until the receipt expires, a late copy of the change is a replay, and counts
+nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Voided(NamedTuple):
 
 
 def void(call: Call, receipt_key: ReceiptKey) -> Voided:
-    """Takes back the change that the caller of the call counted under the name of `receipt_key`.
+    """Takes back the change whose receipt has the key `receipt_key` of the caller `call.caller`.
 
     Reads the receipt for 1 RCU. The void of a change of one tally costs 6 WCU, or 4 WCU if the rollup moves the tally.
 
@@ -44,13 +45,14 @@ def void(call: Call, receipt_key: ReceiptKey) -> Voided:
     # The receipt keeps its nonce, so the consumers do not take it for a new receipt.
     as_read, marked = {"nonce": receipt["nonce"], VOIDED_AT: None}, {VOIDED_AT: int(now_s)}
     table = call.store.settings.receipts_table
+    # A batch takes further writes as a team's writes only, so the mark is one.
     mark = TeamWrites([items.update_write(table, {"id": receipt["id"]}, marked, expected=as_read)])
     opposite = Batch(len(amounts), {tally: -amount for tally, amount in amounts.items()}, team=mark, is_void=True)
     # The void's receipt lives as long as the receipt of the change.
     days = (int(receipt["expiration"]["N"]) - int(now_s)) // DAY_S + 1
     try:
         answer = batch.count(call, opposite, operation=OPERATION, key=receipt["nonce"]["S"], soon=False, days=days)
-    except WriteRefusedError:
+    except WriteRefusedError:  # the receipt that was read has expired, and a new change has put a receipt under its id
         raise NotFoundError("Another change has just used this key.", field="key") from None
     return Voided(amounts, answer)
 
@@ -59,7 +61,7 @@ def _voided_amounts(receipt: Item, counters: Mapping[str, Counter], now_s: float
     """Returns the amounts of the receipt's change, by tally of the period in which the change was counted."""
     changes = [(receipt["counter"]["S"], receipt["target"]["S"], receipt["amount"])] if "counter" in receipt else [
         (name, id_, amount)
-        for part in ("changes", "soon")
+        for part in ("changes", "soon")  # of a batch: the tallies that it moved, and that the rollup moves
         for name, ids in receipt.get(part, {"M": {}})["M"].items()
         for id_, amount in ids["M"].items()
     ]  # fmt: skip

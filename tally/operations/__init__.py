@@ -1,7 +1,8 @@
 """What Tally does: one file for each capability, which is one Lambda function.
 
-A file has the routes, fields, answers, needs and functions of its operations. `rollup`, `bookkeeper`, `items` and
-`sweep` are functions without callers. A function imports only its own file.
+A file has the routes, fields and answers of its operations, the access to tables that they need, and their Python
+functions. `rollup`, `bookkeeper`, `items` and `sweep` are functions without callers. A function imports only its own
+file.
 """
 
 SERVING = (

@@ -1,7 +1,8 @@
 """Makes one request from a write's actions on document paths and from boto3's conditions.
 
-In the request each name and each value has an alias. So a name may be a reserved word or have dots, and the conditions
-of two extensions do not clash. The model follows the Java client's UpdateExpression:
+In the request each name and each value has an alias. So a name may be a reserved word or have dots. The caller and each
+extension (extensions.py) may add a condition, and no two conditions use one alias. The model follows the Java client's
+UpdateExpression:
 https://github.com/aws/aws-sdk-java-v2/blob/master/docs/design/services/dynamodb/high-level-library/UpdateExpression.md
 """
 

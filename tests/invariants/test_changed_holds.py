@@ -62,7 +62,7 @@ def test_a_hold_with_a_longer_time_is_held_until_its_new_expiry_and_keeps_its_id
     for passed_s in (50, 50, 50):
         assert budget.change(first["hold"], ttl_s=60)[0] == first | {"expires_at": int(time.time()) + 60}
         clock.pass_s(passed_s)
-        assert (budget.sweep(), budget.held()) == ((0, 0, True), 30)
+        assert (budget.sweep().released, budget.held()) == (0, 30)
     assert refusal(partial(budget.hold, 971)).members["left"] == 970, "the first expiry of the hold has passed"
     clock.pass_s(9)
     assert (int(time.time()) - began_s, budget.held()) == (159, 30)
@@ -182,10 +182,10 @@ def test_expired_holds_are_released_before_a_larger_amount_is_refused_and_a_hold
     assert budget.change(hold_id, 1_000, 900)[0]["amount"] == 1_000
     assert (budget.held(), budget.left(), budget.equals_receipts()) == (1_000, 0, True)
     budget.commit(hold_id, 1_020)
-    if budget.counter.ceiling is not None:
-        in_debt = Budget(budget.world, replace(budget.counter, ceiling=1_100)).hold(5)
-        assert refusal(partial(budget.change, in_debt, 6)).members == {"left": 1_000 - 1_020 - 5}
-        assert budget.change(in_debt, 4)[0]["amount"] == 4, "a smaller amount is never refused"
+    if budget.counter.ceiling is not None:  # the quota is in debt by 20, and takes a hold below a higher ceiling only
+        hold_in_debt = Budget(budget.world, replace(budget.counter, ceiling=1_100)).hold(5)
+        assert refusal(partial(budget.change, hold_in_debt, 6)).members == {"left": 1_000 - 1_020 - 5}
+        assert budget.change(hold_in_debt, 4)[0]["amount"] == 4, "a smaller amount is never refused"
 
 
 def test_a_change_counts_in_the_period_of_the_hold_while_the_period_is_kept(world: World, clock: Clock) -> None:
@@ -240,7 +240,8 @@ def test_no_amount_is_lost_or_counted_twice_if_another_call_acts_between_the_rea
         act_at(61 if other_act in ("sweep", "overdue") else 0, lambda: acts[other_act](process))
 
     def act_at(passed_s: float, act: Callable[[], object]) -> None:
-        """Act `passed_s` after the start. By the clock of the process that sweeps, the hold has expired."""
+        """Act by a clock that is `passed_s` after the start, and set the clock back: each process has its own clock. By
+        the clock of the process that sweeps (61 s), the hold has expired; by that of the change (0 s), it has not."""
         saved_s = clock.now_s
         clock.pass_s(began_s + passed_s - saved_s)
         try:
@@ -249,8 +250,7 @@ def test_no_amount_is_lost_or_counted_twice_if_another_call_acts_between_the_rea
             clock.pass_s(saved_s - clock.now_s)
 
     first, second = (change_hold, act_otherwise) if change_is_first else (act_otherwise, change_hold)
-    budget.world.proxy.forget()
-    budget.world.proxy.plan = acting_before({0: lambda: first(other_process)})
+    budget.world.proxy.plan = acting_before({0: lambda: first(other_process)})  # before the first write of `second`
     with suppress(HoldSettledError) if not change_is_first else nullcontext():
         second(budget)
     budget.world.proxy.plan, budget.counter = faults.no_faults, declared
@@ -273,7 +273,7 @@ def test_a_hold_that_a_sweep_makes_overdue_keeps_the_change_of_a_slow_process(bu
         other_process.change(hold_id, 20)
         clock.pass_s(61)
 
-    budget.world.proxy.plan = acting_before({1: change})
+    budget.world.proxy.plan = acting_before({1: change})  # write 0 is the refused release, write 1 moves the hold
     make_overdue(budget)
     budget.world.proxy.plan, budget.counter = faults.no_faults, declared
     assert (budget.left(), budget.held(), budget.equals_receipts()) == (980, 20, True)

@@ -45,7 +45,8 @@
       if (link.host == location.host) canonical = address(link);
     };
 
-    // Counts a visit if the page is new. `how`: "load", "push" or "replace" changed the address, or else anything.
+    // Counts a visit if the page is new. `how`: "load" if the page was loaded or shown, "push" or "replace" if history
+    // changed the address so. Any other value: the user went back or forward.
     // After history.replaceState only a new path is a new page, because sites rewrite filters and campaign parameters.
     const check = (how) => {
       try {

@@ -196,10 +196,10 @@ export const define = (tally) => {
 
     render() {
       const { value, error, failed } = answerOf(this.number);
-      const waits = pending(this.number);
+      const amount = pending(this.number);
       this.count.textContent = value?.toLocaleString() ?? "–";
-      const sum = waits.toLocaleString([], { signDisplay: "always" });
-      this.pending.replaceChildren(...(waits ? [sum, make("i", "", " waiting")] : []));
+      const sum = amount.toLocaleString([], { signDisplay: "always" });
+      this.pending.replaceChildren(...(amount ? [sum, make("i", "", " waiting")] : []));
       // If a read has no answer, the status of its error is 0, and the element shows no error.
       this.status.textContent = failed || (error?.status && error.detail) || "";
     }
@@ -287,7 +287,7 @@ export const define = (tally) => {
     if (isNew) viewing = { atS, watchedS: 0, longestS: 0, films: new Set(), numbers: new Set() };
     viewings.set(target, viewing);
     if (viewing.source !== source) {
-      // An element whose number changed after it counted waits for a new source. A source at 0 s is watched from its start.
+      // An element whose number changed after it counted waits for a new source. A start at 0 s resets `watchedS`.
       Object.assign(viewing, { source, atS, elements: new WeakSet(), watchedS: atS < 1 ? 0 : viewing.watchedS });
       viewing.films.add(film);
     }

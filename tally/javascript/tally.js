@@ -548,7 +548,7 @@ export class Tally extends EventTarget {
     return false;
   }
 
-  // Returns the signed-in user with a token of this user; undefined if no change of this user can be sent.
+  // Returns the signed-in user, a token, and whether the token is fresh; undefined if no change of the user can be sent.
   async #session(lane) {
     const { fresh } = lane;
     const user = this.user();

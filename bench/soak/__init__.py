@@ -1,4 +1,4 @@
-"""The soak test: a million changes while requests fail and processes die. `python -m bench.soak --help` shows how.
+"""The soak test: a million changes while requests fail and processes die. Options: `python -m bench.soak --help`.
 
 Workers (workers.py) make changes through a proxy that makes requests fail (fault_plan.py), and store every answer in a
 file (notes.py). A worker sends a change until it gets an answer. The soak kills and freezes the processes of the

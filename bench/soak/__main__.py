@@ -200,7 +200,7 @@ def _summary(
 
 
 def _write_posts_and_stock(setup: SoakSetup) -> None:
-    """Write the posts, and the first stock of each item, with a note for each item as for the changes of a worker."""
+    """Write the posts, and the first stock of each item, and write a note for each item, as a worker does."""
     from . import intended_changes
 
     store = setup.store()

@@ -39,8 +39,8 @@ class Contents:
     expected: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
     """The sum of the expected amounts in the journal. `observed`: the sum of the observed amounts."""
     observed: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
-    drifts: list[str] = field(default_factory=list)
-    dead_letters: list[str] = field(default_factory=list)
+    drifts: list[str] = field(default_factory=list)  # a line for each drift row that is not 0
+    dead_letters: list[str] = field(default_factory=list)  # their sort keys
     judge: str = ""
     """The attributes of the judge's item in the ledger, as text."""
 
@@ -105,8 +105,8 @@ def differences(where: str, expected: Sums, stored: Sums) -> list[str]:
 
 def lost_and_doubled(expected: Sums, stored: Sums) -> tuple[int, int]:
     """Returns the sum of the lost amounts, and the sum of the amounts that were counted twice."""
-    amounts = [stored.get(name, 0) - expected.get(name, 0) for name in {*expected, *stored}]
-    return sum(-amount for amount in amounts if amount < 0), sum(amount for amount in amounts if amount > 0)
+    excesses = [stored.get(name, 0) - expected.get(name, 0) for name in {*expected, *stored}]
+    return sum(-excess for excess in excesses if excess < 0), sum(excess for excess in excesses if excess > 0)
 
 
 def all_differences(accepted: Accepted, stored: Contents) -> list[str]:
@@ -141,7 +141,7 @@ def _import_differences(accepted: Accepted, stored: Contents) -> Iterable[str]:
 
 
 def _hold_differences(accepted: Accepted, stored: Contents) -> Iterable[str]:
-    for hold_id in sorted({*accepted.holds, *stored.holds}):
+    for hold_id in sorted({*accepted.holds, *stored.holds}):  # a hold that no client settled must have expired
         expected = accepted.settled.get(hold_id, EXPIRED) if hold_id in accepted.holds else "not accepted"
         state = stored.holds.get(hold_id, "missing")
         if state != expected:
@@ -153,7 +153,7 @@ def _number_differences(accepted: Accepted) -> Iterable[str]:
     for (counter, id_), numbers in sorted(accepted.numbers.items()):
         declared = counters.COUNTERS[counter]
         step = declared.delta or 1
-        expected = [declared.start + step * (place + 1) for place in range(len(numbers))]
+        expected = [declared.start + step * number for number in range(1, len(numbers) + 1)]
         if sorted(numbers) != sorted(expected):
             span = f"from {min(numbers)} to {max(numbers)}"
             yield f"{counter} {id_}: {len(numbers)} numbers {span}, some missing or doubled"

@@ -21,7 +21,7 @@ from tests.invariants.streaming import READER_OF_CONSUMER, ConsumerWorld
 from ..clients import STREAMED
 from .setup import SoakSetup, set_up_process
 
-POLL_S = 0.2
+POLL_S = 0.2  # between two reads of a stream that has no more records
 INVOCATION = LambdaContext(30_000)  # milliseconds that each invocation has
 FROM_OLDEST_SHARE = 0.3  # the share of the starts that read the stream from its oldest record, not from a position
 SHORT_SHARE = 0.3  # the share of the batches that are shorter than they could be
@@ -43,7 +43,7 @@ def consume(setup: SoakSetup, name: str) -> None:
 def _follow(setup: SoakSetup, name: str, handler: Handler, table: str) -> None:
     """Run one event source mapping, from the last process's position or from the oldest record of the stream."""
     chance, position = random.Random(), setup.folder / f"{name}-{table}.position"
-    after = None
+    after = None  # the sequence number of the last read record; None: read from the oldest record
     if chance.random() > FROM_OLDEST_SHARE and position.exists():
         after = position.read_text() or None  # empty if the process was killed while it wrote
     stream = Stream(setup.wire(), f"soak-{table}", after)

@@ -14,14 +14,14 @@ READ_TIMEOUT_S = 2.0  # of the core's client
 SLOW_FAULTS = (FaultKind.SILENCE, FaultKind.HANG_BEFORE)  # after these faults, the caller waits for READ_TIMEOUT_S
 SLOW_FAULT_WEIGHT = 0.3  # every other fault has the weight 1
 TRANSACTION_FAULTS = (FaultKind.THROTTLED_TRANSACTION, FaultKind.CONDITION_AND_CONFLICT)
-LATE_SHARE = 0.3  # the share of the delayed requests and answers that arrive after READ_TIMEOUT_S; others: in 0.2 s
+LATE_SHARE = 0.3  # the share of the delayed requests and answers that arrive after READ_TIMEOUT_S; others: within 0.2 s
 LATE_S_MAX = 3.0  # the longest delay; after READ_TIMEOUT_S the client sends a copy, so the delayed request arrives late
 HOT_PHASE_EVERY_S, HOT_PHASE_S = 10.0, 2.0  # each key is hot for 2 s in 10 s
 HOT_CONFLICT_SHARE = 0.7  # the share of the transactions on a hot key that conflict
 HOT_KEYS = ('"VID#v0"', '"VID#v1"', '"USER#u0"', '"POST#p0"', '"PAGE#h0"', '"AD#m0#')
 WRITES = ("PutItem", "UpdateItem", "DeleteItem")
 ERROR_CODES = ("ThrottlingException", "RequestLimitExceeded", "TransactionInProgressException")
-ERROR_CODES_AFTER = (*ERROR_CODES, "InternalServerError")  # of requests that the engine has carried out
+ERROR_CODES_AFTER = (*ERROR_CODES, "InternalServerError")  # after the engine has carried out the request
 _CONFLICT = Fault(FaultKind.CONFLICT)
 
 
@@ -45,8 +45,8 @@ def conflict_chance(body: bytes, now_s: float) -> float:
     """
     if b'"CHECKPOINT#' in body:
         return 0.0
-    for place, key in enumerate(HOT_KEYS):
-        if key.encode() in body and (now_s + place * HOT_PHASE_S) % HOT_PHASE_EVERY_S < HOT_PHASE_S:
+    for number, key in enumerate(HOT_KEYS):
+        if key.encode() in body and (now_s + number * HOT_PHASE_S) % HOT_PHASE_EVERY_S < HOT_PHASE_S:
             return HOT_CONFLICT_SHARE
     return 0.0
 
@@ -69,6 +69,6 @@ def _fault(operation: str, body: bytes, chance: random.Random) -> Fault:
         case FaultKind.ERROR_AFTER:
             return Fault(kind, code=chance.choice(ERROR_CODES_AFTER))
         case FaultKind.CONDITION_AND_CONFLICT:
-            return Fault(kind, at=0, failed_at=-1)  # the last write's condition failed
+            return Fault(kind, at=0, failed_at=-1)  # the first write conflicts, the last write's condition fails
         case _:
             return Fault(kind)

@@ -67,7 +67,7 @@ class IntendedChange:
     """Voids the change by its key. None: its counter has no voids."""
 
     def notes(self, outcome: str, detail: object = "") -> list[Note]:
-        """Returns the same note for each entry."""
+        """Returns a note for each entry, all with this outcome and detail."""
         return [entry.note(outcome, self.key, detail) for entry in self.entries]
 
 
@@ -76,7 +76,7 @@ def _answer_of(answer: Any) -> Answer:
 
 
 def _counted_note(entry: IntendedEntry, tally_id: str, made_s: float, key: str, detail: object = "") -> Note:
-    """Returns the note of a counted entry. If the tally is not of the period of the request, the note is WRONG."""
+    """Returns the note of a counted entry. If its period is before `made_s` or after now, the note is WRONG."""
     first, last = (periods.tally_id(entry.counter, entry.id, at_s) for at_s in (made_s, time.time()))
     outcome = notes.COUNTED if first <= tally_id <= last else notes.WRONG
     return entry._replace(id=tally_id).note(outcome, key, detail)
@@ -101,7 +101,8 @@ def increment(store: Store, entry: IntendedEntry, key: str) -> IntendedChange:
 
 
 def add_visitor(store: Store, entry: IntendedEntry, visitor: str) -> IntendedChange:
-    """Returns a visit, which counts a visitor once. The answer to a repeat says that the visitor is not new."""
+    """Returns a visit, which counts a visitor once. The key is "", so that no client repeats
+    the visit, because the second answer says that the visitor is not new."""
     counter, id_, *_ = entry
 
     def send() -> Answer:
@@ -153,7 +154,7 @@ def void(store: Store, counted: IntendedChange, tally_ids: Sequence[str]) -> Int
 def put_or_remove(store: Store, entry: IntendedEntry, key: str, *, put: bool) -> IntendedChange:
     """Returns the put or the removal of a like or a member. `key`: "" for a change without a key."""
     counter, id_, _, name = entry
-    is_caller = counter.changes != "service"  # False: a service names the child
+    is_caller = counter.changes != "service"  # True: a caller changes only the caller's own child
 
     def send() -> Answer:
         call, fields = Call(store, name if is_caller else None), {} if is_caller else {"name": name}

@@ -14,7 +14,7 @@ from typing import IO, NamedTuple
 
 STOCKED, COUNTED, IMPORTED, HELD = "stocked", "counted", "imported", "held"  # STOCKED: before the workers start
 PUT, REMOVED = "put", "removed"  # of a child
-REFUSED, UNKNOWN, WRONG = "refused", "unknown", "wrong"  # UNKNOWN: no final answer. WRONG: an answer that is a fault
+REFUSED, UNKNOWN, WRONG = "refused", "unknown", "wrong"  # UNKNOWN: no final answer. WRONG: Tally must not answer so
 COMMITTED, RELEASED, EXPIRED = "committed", "released", "expired"  # of a hold
 Tally = tuple[str, str]
 """A counter's name, and the id of one of its tallies, with the period."""

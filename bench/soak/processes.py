@@ -1,4 +1,4 @@
-"""The processes of a soak. At random, it kills or freezes the consumers and the sweep, and restarts them later."""
+"""The processes of a soak. The soak kills or freezes consumers and the sweep at random, and restarts them later."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from . import deliveries, workers
 from .fault_plan import make_plan
 from .setup import SoakSetup, set_up_process
 
-START_S_MAX = 120.0
+START_S_MAX = 120.0  # until the proxies listen
 REPORT_S = 0.5  # between two reports of the number of faults
 KILL_EVERY_MINUTES = 2.0  # minutes, each of `minute_s` seconds, between two kills or freezes, on average
 FROZEN_SHARE = 0.25  # the share of the processes that are frozen, not killed
@@ -97,7 +97,7 @@ class ConsumerProcesses:
     freezes: int = 0
     _running: dict[str, Any] = field(default_factory=dict)
     _down_until_s: dict[str, float] = field(default_factory=dict)
-    _next_kill_s: float = 0.0
+    _next_kill_s: float = 0.0  # 0: `kill_or_restart` has planned no kill
 
     def __post_init__(self) -> None:
         self._chance = random.Random(f"{self.setup.seed}/consumers")
@@ -110,8 +110,8 @@ class ConsumerProcesses:
     def kill_or_restart(self, now_s: float, *, may_kill: bool) -> None:
         """Restart the processes whose time down is over, and kill or freeze a process if the next kill is due.
 
-        `now_s`: on the monotonic clock. `may_kill`: False: restart all processes, and kill none. Raises RuntimeError if
-        a process ended by itself.
+        `now_s`: on the monotonic clock. If `may_kill` is False, restarts all processes, and kills none. Raises
+        RuntimeError if a process ended by itself.
         """
         for role, until_s in list(self._down_until_s.items()):
             if until_s <= now_s or not may_kill:

@@ -80,7 +80,7 @@ class SoakSetup:
         return SyncWire(urlsplit(self.engine_endpoint).port or 0)
 
     def scan(self, table: str) -> Iterator[dict[str, Any]]:
-        """Returns every item of a table (`counts`, `receipts`, `ledger`)."""
+        """Yields every item of a table (`counts`, `receipts`, `ledger`)."""
         start: dict[str, Any] = {}
         with closing(self.wire()) as wire:
             while True:

@@ -38,7 +38,7 @@ HOT_SHARE = 0.3  # the share of the changes that go to the first two ids of a co
 
 
 class IncrementKind(NamedTuple):
-    """Increments of a counter. A client draws a kind by `weight` (in a burst by `weight_in_burst`), id and amount."""
+    """Increments of a counter. A client draws a kind by `weight` (bursts: `weight_in_burst`), an id, and an amount."""
 
     counter: Counter
     ids: Sequence[str]
@@ -136,7 +136,7 @@ class Client:
         self._intended, self._setup, self._name = intended_changes, setup, name
         self._stores, self._write = stores, write
         self._chance = random.Random(f"{setup.seed}/{name}")
-        self._numbers = itertools.count()  # for keys, and to order changes that wait for the same time
+        self._numbers = itertools.count()  # for keys, and to order changes that are due at the same time
         self._begun_operations = self._operations_max = 0
         self._waiting: list[tuple[float, int, IntendedChange, Body | None]] = []
         """For each waiting change: the time to send the change (on the monotonic clock), a number that decides between
@@ -168,7 +168,7 @@ class Client:
             raise
 
     def _shorten_waits(self) -> None:
-        """When no new changes follow, send each waiting change as soon as no late copy of this change can arrive."""
+        """Make each waiting change due as soon as no late copy of the change can arrive, and each repeat due now."""
         now_s = time.monotonic()
         self._waiting = [
             (intent.late_until_s if body is None else 0.0, number, intent, body)
@@ -220,9 +220,8 @@ class Client:
         """Make many increments, one after the other."""
         kinds, size = list(INCREMENTS.values()), min(operations_left, self._chance.randint(2, BURST_MAX))
         for kind in self._chance.choices(kinds, [kind.weight_in_burst for kind in kinds], k=size):
-            if (
-                self._begun_operations < self._operations_max
-            ):  # a void of an earlier increment has also taken operations
+            # A void of an increment of this burst also takes operations.
+            if self._begun_operations < self._operations_max:
                 self._begin(self._increment(kind))
 
     def _batch(self, operations_left: int) -> IntendedChange:
@@ -233,7 +232,7 @@ class Client:
         return self._intended.batch(self._stores.faulty, self._stores.faultless, entries, self._key(), soon=soon)
 
     def _visitor(self, operations_left: int) -> IntendedChange:
-        """Return a new visitor of one of 20 books."""
+        """Return the visit of a new visitor to one of 20 books."""
         entry = self._intended.IntendedEntry(counters.READERS, f"b{self._chance.randrange(20)}", 1)
         return self._intended.add_visitor(self._stores.faulty, entry, self._key())
 
@@ -248,7 +247,7 @@ class Client:
     def _import(self, operations_left: int) -> IntendedChange:
         """Return an import of a file. Half of the rows have ids that other changes use, too."""
         counter, key, size = self._chance.choice(IMPORTABLE), self._key(), self._chance.randint(1, IMPORT_MAX)
-        if counter.is_conditional:  # an import of this counter takes a transaction for each row
+        if counter.is_conditional:  # each row takes a transaction, so the import has fewer rows
             size = size // 10 + 1
         size = min(operations_left, size)
         entries = [self._imported_row(counter, f"{key}-{number}") for number in range(size)]
@@ -261,7 +260,7 @@ class Client:
         if counter.counts_children:
             return self._intended.IntendedEntry(counter, self._chance.choice(PARENTS[counter]), 0, new_name)
         (kind,) = [kind for kind in INCREMENTS.values() if kind.counter is counter]
-        # Other changes may use up the limit of a shared id, and then the import would be refused.
+        # Other changes may use up the limit of a shared id. So the rows of a conditional counter have new ids.
         is_shared = self._chance.random() < 0.5 and not counter.is_conditional
         at_s = time.time() - self._chance.randint(0, 600)  # a row may be of an earlier period
         id_ = periods.tally_id(counter, self._entry(kind).id if is_shared else new_name, at_s)
@@ -311,7 +310,7 @@ class Client:
             self._send_later(intent, intent.late_until_s - now_s)  # a late copy may be accepted, so this is not final
         elif isinstance(result, LimitReachedError | PreconditionFailedError):
             self._note(intent.notes(notes.REFUSED))
-        elif isinstance(result, HoldSettledError):  # nobody else settles the hold, so it has expired
+        elif isinstance(result, HoldSettledError):  # nobody else settles the hold, so the hold has expired
             self._note(intent.notes_of_answer({"state": notes.EXPIRED}))
         elif isinstance(result, Exception):
             self._note(intent.notes(notes.WRONG, repr(result)))
@@ -344,7 +343,7 @@ class Client:
             self._changing_until.append((0.0 if intent.key else intent.late_until_s, entry, exists))
 
     def _void_later(self, intent: IntendedChange, counted: Sequence[Note]) -> None:
-        """Void a change, unless its counter only counts up. A late copy of the change may arrive after its void."""
+        """Void a change, unless the monitor expects that its counter only counts up."""
         only_grows = any(note.counter in GROWING_COUNTERS for note in counted)
         if not only_grows and self._begun_operations + len(counted) <= self._operations_max:
             self._begun_operations += len(counted)

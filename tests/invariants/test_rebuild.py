@@ -97,7 +97,7 @@ def test_a_rebuild_adds_once_what_both_consumers_lost(world: Deployment, reconci
     lost_visits = {("visits", "https://example.com/a"): 4, ("visits", "https://example.com/lost"): 3}
     lost_amounts = {("plays", "v"): 5, **lost_visits}
     assert {name: missing.difference for name, missing in missing_amounts(reconciler).items()} == lost_amounts
-    # Before the outage 6 plays spill and 6 move the tally at once, in the outage 2 move the tally, after it 3 spill.
+    # Before the outage 6 plays spill and 6 are counted at once. In the outage 2 are counted at once. Then 3 spill.
     assert (world.tally(PLAYS, "v"), world.drifts()) == (6 + 6 + 2 + 3, {})
     assert rebuild_all(reconciler) == lost_amounts
     assert world.tally(PLAYS, "v") == 6 + 6 + 2 + 3 + 5
@@ -133,9 +133,9 @@ def test_a_rebuild_also_adds_lost_batches_that_the_rollup_was_to_add(world: Depl
     world.run(1)
     lose_records(world, BOTH_CONSUMERS, outage)
     run_until_days_are_judged(world)
-    # Counted are both batches before the outage, and of the batches in the outage the one that is visible now.
+    # Both batches before the outage are counted, and of the outage the batch that is visible now.
     assert (world.tally(PLAYS, "v"), world.tally(PLAYS, "w"), world.tally(PLAYS, "x")) == (2 + 2, 1, 2)
-    # Lost are the batch that is visible soon, and three plays of `v`.
+    # Both consumers lost the batch that is visible soon, and three plays of `v`.
     assert rebuild_all(reconciler) == {("plays", "v"): 2 + 3, ("plays", "w"): 1}
     assert missing_amounts(reconciler) == {}
     assert (world.tally(PLAYS, "v"), world.tally(PLAYS, "w"), world.tally(PLAYS, "x")) == (4 + 5, 1 + 1, 2)
@@ -217,9 +217,9 @@ def test_a_rebuild_does_not_lower_a_tally_whose_receipts_somebody_deleted(
 def test_late_and_redriven_receipts_are_not_missing(world: Deployment, reconciler: Reconciler) -> None:
     """A late or redriven receipt is booked on another minute and another day than its stamp says."""
     make_dead_letter(world)
-    yesterday = today(world) * DAY_MINUTES - 1
+    yesterdays_last_minute = today(world) * DAY_MINUTES - 1
     world.run(4)
-    world.spill(times=3, writer_minute=yesterday)
+    world.spill(times=3, writer_minute=yesterdays_last_minute)
     world.spill(times=2)
     run_to_next_day(world)
     world.redrive()

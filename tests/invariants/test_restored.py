@@ -241,7 +241,7 @@ def test_drift_that_the_restore_repairs_is_not_repaired_a_second_time(
     world: Deployment, adopt: Adopt, amount: int, drift_left: int
 ) -> None:
     """The rollup lost 7 plays, or somebody subtracted 3 by hand. Two more plays were not rolled up before the copy. The
-    restore adds 9 or 2 missing receipts, and makes the drift smaller by as much, because the drift may be of them."""
+    restore adds 9 or 2 receipts, and makes the drift smaller by as much, because these receipts may cause the drift."""
     if amount > 0:
         lose_records(world, ROLLUP, lambda: world.spill(times=amount))
     else:
@@ -304,7 +304,7 @@ def test_the_series_of_the_hour_of_the_copy_are_complete_though_the_copy_is_rest
 
 
 def test_a_restore_with_dead_letters_needs_the_option_that_deletes_them(world: Deployment, adopt: Adopt) -> None:
-    """The restore adds the receipt of a dead letter. A redrive, or a repair of its drift, would add it once more."""
+    """The restore adds a dead letter's receipt. A redrive, or a repair of the drift, would add the receipt twice."""
     make_dead_letter(world)
     world.edit(5, PLAYS, "v")
     world.run_until_confirmed()
@@ -319,8 +319,8 @@ def test_a_restore_with_dead_letters_needs_the_option_that_deletes_them(world: D
     assert new_world.drifts() == {}
 
 
-def test_a_restore_deletes_the_drift_of_a_record_that_was_redriven_just_before(world: Deployment, adopt: Adopt) -> None:
-    """The redrive is booked on a minute that nobody judges, so the judge would never remove the drift."""
+def test_a_restore_deletes_the_drift_of_a_redriven_record(world: Deployment, adopt: Adopt) -> None:
+    """A redrive just before the copy is booked on a minute that nobody judges, so the judge never removes the drift."""
     make_dead_letter(world)
     world.run_until_confirmed()
     assert world.drifts()

@@ -30,7 +30,7 @@ COUNTER = Counter("n", prefix="N", sort_key="N", attribute="n", items=Items("t",
 GROUPS, AMOUNTS = "abc", (1, 5)
 SLACK_S, SKEW_S = 3.0, 1.0  # the time that the code allows for wrong event times, and how wrong they are at most
 PAGE_ITEMS = 3  # how many items a scan reads before it adds them
-SEEDS, SEEDS_LONG, SEEDS_WITHOUT_RULE = 150, 10_000, 3_000  # the last: seeds in which a missing rule must show
+SEEDS, SEEDS_LONG, SEEDS_WITHOUT_RULE = 150, 10_000, 3_000  # the third: seeds in which a missing rule must show
 RULES = (
     "read the checkpoint first", "write markers", "skip records that the scan has read",
     "count the first record in full", "compare the record's time with the scan's end", "write markers near the end",
@@ -324,7 +324,7 @@ class Model:
         return self.has_wrong_number()
 
     def has_wrong_number(self) -> bool:
-        """Says whether a number that is shown differs from the items as they were before the records to consume."""
+        """Says whether a number that is shown differs from the items as they were before the unconsumed records."""
         expected: Multiset[str] = Multiset()
         for value in self.items.values():
             expected[value.group] += value.amount

@@ -77,7 +77,7 @@ def test_series_begin_with_the_first_sweep_however_late_the_judge_begins(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.time", lambda: M * MINUTE_S + 1)
-    assert (sum_up(store, -1), progress.read(store).since) == (0, M + 1 - hours.LOOKBACK_MINUTES)  # -1: not judged
+    assert (sum_up(store, -1), progress.read(store).since) == (0, M + 1 - hours.LOOKBACK_MINUTES)  # -1: no minute
     answer = read.read_series(Call(store), PLAYS, "v", TWO_DAYS)
     assert (answer["series"], answer["since"], answer["as_of"]) == ([], None, None)
     book(store, M - 1, plays(2))  # before the first sweep, within LOOKBACK_MINUTES
@@ -93,7 +93,7 @@ def test_amounts_above_2_to_the_53_are_exact_in_segments_series_and_lists(store:
     for minute, amount in enumerate((10**15, large, -(10**30), 10**30 + 1)):
         book(store, M + minute, plays(amount), plays(-large, "w"))
         sum_up(store, M + minute)
-    v, w = 10**15 + large + 1, -4 * large
+    v, w = 10**15 + large + 1, -4 * large  # the last two amounts of v add up to 1
     assert (series(store), series(store, "w"), series(store, hours.TOTAL_ID)) == ({H: v}, {H: w}, {H: v + w})
     assert newest_list(store) == {"v": v}  # a list has no id that fell
 
@@ -118,7 +118,7 @@ def test_series_that_are_kept_for_some_days_expire_and_since_is_the_first_day_th
 def test_an_hour_is_complete_though_no_sweep_ran_for_days_after_its_first_half(
     store: Store, monkeypatch: pytest.MonkeyPatch, days_without_sweeps: int
 ) -> None:
-    """Running segments, here of the first half, live as long as the journal's segments, here of the second half."""
+    """Running segments, which have the first half, expire no earlier than the journal's, which have the second half."""
     now_s = [float(M * MINUTE_S)]
     monkeypatch.setattr(time, "time", lambda: now_s[0])
     sum_up(store, M - 1)
@@ -132,7 +132,7 @@ def test_an_hour_is_complete_though_no_sweep_ran_for_days_after_its_first_half(
     assert (series(store), newest_list(store)) == ({H: 5 + 6 + 7 + 8}, {"v": 26})
 
 
-# From the seventh day on, the items of one more day have expired each day.
+# From the seventh day without sweeps on, the items of one more day expire each day.
 @pytest.mark.parametrize(("days_without_sweeps", "expired_days"), [(1, 0), (6, 0), (7, 1), (40, 34)])
 def test_days_that_expire_while_no_sweep_runs_are_not_shown_as_zeros(
     store: Store, monkeypatch: pytest.MonkeyPatch, days_without_sweeps: int, expired_days: int
@@ -149,7 +149,7 @@ def test_days_that_expire_while_no_sweep_runs_are_not_shown_as_zeros(
     ConsumerWorld(store, store.client).delete_expired(now_s)
     answer = read.read_series(Call(store), PLAYS, "v", SeriesRange(DAY, midnight, midnight + 24 * 3))
     shown_days = {point["from"] // hours.DAY_S - first_day: point["value"] for point in answer["series"]}
-    assert shown_days == dict.fromkeys(range(1 + expired_days, 3), 5)
+    assert shown_days == dict.fromkeys(range(1 + expired_days, 3), 5)  # `series_days` shows two of the three days
     assert answer["since"] == hours.DAY_S * (first_day + 1 + expired_days)
 
 
@@ -161,8 +161,8 @@ def test_expired_days_are_not_shown_as_zeros_after_series_days_is_raised(store: 
         return replace(store, settings=store.settings._replace(series_days=series_days))
 
     def since(series_days: int, day: int) -> int:
-        """Returns the first day that is shown after two sweeps at the end of `day`: the second sweep uses the hour that
-        the first stores. Both days count from `first_day`."""
+        """Returns the first day that is shown after two sweeps in the second hour of `day`: the second sweep uses the
+        hour that the first sweep stores. Both days count from `first_day`."""
         hour = 24 * (first_day + day) + 1
         for _ in range(2):
             present = progress.read(store)
@@ -177,7 +177,7 @@ def test_expired_days_are_not_shown_as_zeros_after_series_days_is_raised(store: 
     assert [since(longer_days, day) for day in (33, 40, 60)] == [3, 10, 30]
     assert since(longer_days, 80) == 33, "the first whole day that was written to stay"
     assert since(longer_days, 300) == 33
-    assert since(5, 301) == 33, "fewer `series_days` hold for later days only, too"
+    assert since(5, 301) == 33, "fewer `series_days`, too, hold only for days that are written later"
     assert since(5, 310) == 305
     assert since(longer_days, 311) == 306, "`since` never moves back"
 
@@ -257,7 +257,7 @@ def test_a_list_drops_ids_that_fell_to_0_and_a_slow_sweep_does_not_overwrite_the
 
 
 def whole_days(store: Store) -> list[dict[str, Any]]:
-    """Returns the ledger's items of days: of series, and of imports."""
+    """Returns the ledger's items that have a day of a series, or a day of imports."""
     ledger = store.client.scan(TableName=store.settings.ledger_table, ConsistentRead=True)["Items"]
     return [item for item in ledger if item["PK"]["S"].startswith("SERIES#")]
 
@@ -283,10 +283,10 @@ def test_a_dead_letter_of_the_bookkeeper_stops_as_of_until_its_redrive_is_summed
     assert [as_of(M), as_of(M + 4), as_of(M + 5)] == [M + CLOCK_SKEW, M + 1, M + 1]  # the first as_of is M
     now_s[0] += 2 * MINUTE_S
     store.client.delete_item(TableName=table, Key=marker_key("bookkeeper", M + 1))  # redriven
-    # The redrive may be booked up to minute M + 7, so `as_of` stays until a sweep finds that this minute is summed up.
+    # A sweep finds the redrive in M + 6. Its change may be booked on M + 7, so `as_of` stays until M + 7 is summed up.
     assert [as_of(M + 6), as_of(M + 7), as_of(M + 8)] == [M + 1, M + 1, M + 3]
     now_s[0] += 9 * MINUTE_S
-    store.client.delete_item(TableName=table, Key=marker_key("bookkeeper", M + 3))  # booked up to minute M + 16
+    store.client.delete_item(TableName=table, Key=marker_key("bookkeeper", M + 3))  # a sweep finds this in M + 15
     assert [as_of(M + 15), as_of(M + 16), as_of(M + 17)] == [M + 3, M + 3, M + 17 + CLOCK_SKEW]
 
 
@@ -311,7 +311,7 @@ def test_a_loss_of_the_bookkeeper_stops_as_of_and_a_loss_of_the_rollup_does_not(
 def test_series_have_the_halves_of_unlikes_and_entries_from_before_the_judge_began(store: Store) -> None:
     likes = replace(PLAYS, name="likes")
     book(store, M - 1, JournalEntry("likes", "v", "", 5, 5))
-    # Two unlikes. Of one the expected half is booked first, of the other the observed half.
+    # Of the first unlike, the expected half is booked first, and of the second unlike, the observed half.
     for pair, expected in (("0123456789ab", -1), ("ba9876543210", 0)):
         book(store, M + 1, JournalEntry("likes", "v", pair, expected, -1 - expected), name=pair)
         book(store, M + 2, JournalEntry("likes", "v", pair, -1 - expected, expected), name=pair)
@@ -552,7 +552,7 @@ def test_the_imported_total_is_unknown_before_the_first_sweep(store: Store) -> N
     sum_up(store, M)
     assert read.total_imported(call, PLAYS, "v") == {"amount": 1205, "as_of": MINUTE_S * M}
     assert read.total_imported(call, PLAYS, "w") == {"amount": 0, "as_of": MINUTE_S * M}
-    # The imports of a counter with periods are stored by id, without the period.
+    # Imports are stored by id, without the period, so the tally of one period has no imported total.
     assert read.total_imported(call, CALLS, "v#2026-11-22") is None
 
 
@@ -571,7 +571,7 @@ def test_series_list_a_repair_beside_the_values(store: Store) -> None:
 @pytest.mark.long
 @pytest.mark.sdk
 def test_summing_up_costs_at_most_1_1_write_units_for_each_tally_and_hour(store: Store) -> None:
-    """1,000 tallies move in two hours of four parts."""
+    """Each of 1,000 tallies moves in each of two hours. An hour has four parts."""
     sum_up(store, M - 1)
     for minute in range(8):
         book(store, M + minute, *(plays(1, f"{number:08}") for number in range(1000)))

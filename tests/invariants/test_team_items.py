@@ -50,12 +50,12 @@ OPEN = {"status": {"S": "open"}}
 
 
 def open_order(total: str = "12") -> dict[str, Any]:
-    """Returns the attributes of an open order. `spent` has one decimal, so a total of 12 adds 120 to its number."""
+    """Returns the attributes of an open order. `spent` has one decimal, so a total of 12 adds 120 to the number."""
     return {**OPEN, "total": {"N": total}}
 
 
 def count_all(team: Team) -> None:
-    """Runs the first scan of each counter. Until its first scan ends, a counter counts no record."""
+    """Runs the first scan of each counter. Before its first scan, a counter counts no record."""
     for name in team.counters:
         team.count(name)
 
@@ -84,7 +84,7 @@ def set_numbers(recount: Recount) -> None:
 
 
 def poison_next_record(team: Team) -> None:
-    """Delivers the next record without its image, so that it becomes a dead letter."""
+    """Delivers the next record without its image, which makes the record a dead letter."""
     team.read_stream()
     (shard,) = team.shards.values()
     shard.records[shard.position]["dynamodb"].pop("NewImage")
@@ -148,7 +148,7 @@ def test_a_poison_record_stops_the_watermark_and_delays_no_other_record(team: Te
     del shard.records[1]["dynamodb"]["NewImage"]
     team.drain()
     assert (team.numbers("all"), len(team.bucket.objects)) == ({"a": 2}, 1)
-    team.sweep_later(LATER_S + 300)  # later than the sweeps of `count_all`
+    team.sweep_later(LATER_S + 300)  # later than the sweeps of `count_all`, so the watermark could advance
     assert scan_state.passed_s(team.store, "shop") == before_s, "the watermark has passed the dead letter"
 
 
@@ -161,10 +161,10 @@ def test_an_item_that_cannot_be_counted_is_reported_until_the_team_corrects_or_d
     for is_deleted in (False, True):
         team.put("CUSTOMER#a", "ORDER#9", **open_order(total))
         team.drain()
-        assert team.numbers("spent") == {"b": 30, f"~-{kind}": 1}  # the group of a fault counts the items that have it
+        assert team.numbers("spent") == {"b": 30, f"~-{kind}": 1}  # the number of items with the fault
         (fault,) = faults.read_faults(team.store, COUNTERS["spent"])
         assert (fault.kind, fault.items) == (kind, 1)
-        assert fault.example.startswith(f"CUSTOMER#a, ORDER#9: total is {total[0]}")  # 1E+20 is written with its zeros
+        assert fault.example.startswith(f"CUSTOMER#a, ORDER#9: total is {total[0]}")  # the message has 1E+20 in full
         if is_deleted:
             team.delete("CUSTOMER#a", "ORDER#9")
         else:
@@ -199,7 +199,7 @@ def test_a_sweep_beside_a_scan_leaves_the_examples_that_the_scan_found(team: Tea
     recount.close(has_counted_all=True)
     (fault,) = faults.read_faults(team.store, spent)
     assert (fault.items, fault.example) == (1, "CUSTOMER#a, ORDER#1: total is 0.05: declare scale=2")
-    # A spot check of the group `a` stores no example of a fault, so the sweep removes examples beside it.
+    # A spot check of the group `a` stores no example of a fault, so the sweep removes examples during the check.
     assert scan_state.begin(team.store, spent, time.time(), ["a"], is_spot_check=True)
     team.delete("CUSTOMER#a", "ORDER#1")
     team.drain()
@@ -207,7 +207,7 @@ def test_a_sweep_beside_a_scan_leaves_the_examples_that_the_scan_found(team: Tea
     assert not any("example" in item for item in team.wire.scan(TableName=team.store.settings.counts_table)["Items"])
 
 
-def test_the_example_of_a_fault_moves_to_the_item_that_still_has_the_fault(team: Team) -> None:
+def test_the_example_of_a_fault_is_an_item_that_still_has_the_fault(team: Team) -> None:
     count_all(team)
     team.put("CUSTOMER#a", "ORDER#1", **open_order("0.05"))
     team.drain()
@@ -238,7 +238,7 @@ def recount_of_250_customers(team: Team) -> Recount:
     return recount
 
 
-def test_set_many_sets_up_to_99_numbers_in_one_transaction_and_none_a_second_time(team: Team) -> None:
+def test_set_many_sets_up_to_99_numbers_in_one_transaction_and_each_number_once(team: Team) -> None:
     recount = recount_of_250_customers(team)
     client = WatchedClient(team.wire)
     recount = replace(recount, store=replace(team.store, client=client))
@@ -250,7 +250,7 @@ def test_set_many_sets_up_to_99_numbers_in_one_transaction_and_none_a_second_tim
 
 
 def test_set_many_sets_nothing_after_the_scan_has_closed_or_if_an_earlier_scan_counted_the_items(team: Team) -> None:
-    """Once the items are counted, another process may note drift, so `set_number` also checks each drift row."""
+    """If the items are counted, another process may note drift. `set_many` checks no drift row, so it sets nothing."""
     recount = recount_of_250_customers(team)
     differences = list(recount.all_differences())
     assert scan_state.close(team.store, recount.scan, COUNTERS["all"].items_digest)
@@ -276,7 +276,7 @@ def test_set_many_leaves_a_number_with_drift_to_set_number_which_deletes_the_dri
 
 
 def test_no_difference_is_drift_before_the_scan_has_set_the_numbers(team: Team) -> None:
-    """The scan is about to set the numbers, so a repair would move them a second time."""
+    """The scan is about to set the numbers, so a repair of the drift would move the numbers a second time."""
     recount = recount_of_250_customers(team)
     assert not recount.report_drift(next(recount.all_differences()))
     assert list(rows.all_rows(team.store)) == []
@@ -344,7 +344,7 @@ def test_a_recount_under_traffic_finds_the_exact_excess_and_a_repair_removes_the
     for difference in list(map(recount.difference, groups) if groups else recount.all_differences()):
         assert recount.report_drift(difference)
     recount.close()
-    # Every minute is judged, so the repairs do not wait for the judge.
+    # The ledger says that every minute is judged, so the repairs do not wait for the judge.
     team.wire.put_item(
         TableName=team.store.settings.ledger_table,
         Item=watermark.WATERMARK_KEY | {"judged": {"N": str(10**9)}, "began_s": {"N": "1"}, "written_s": {"N": "1"}},
@@ -543,9 +543,7 @@ def test_a_record_writes_a_marker_only_for_a_group_of_an_open_scan(team: Team) -
         assert len(parameters["TransactItems"]) == writes
 
 
-def test_a_run_starts_with_the_markers_that_the_run_before_it_wrote(
-    team: Team, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_starts_with_the_markers_that_the_previous_run_wrote(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
     """The consumer reads the markers of a batch once, before the first run of the batch."""
     monkeypatch.setattr(consumer, "ITEMS_MAX", 3)  # a record writes two groups and a marker, so each record is a run
     team.count("tickets")
@@ -699,13 +697,13 @@ def test_a_scan_cannot_complete_before_a_dead_letter_is_redriven_and_the_redrive
     dead_letter["record"]["dynamodb"]["NewImage"] = team.item("CUSTOMER#a", "ORDER#1")
     team.bucket.objects[name] = json.dumps(dead_letter).encode()
     recount = team.begin_scan("open")
-    team.redrive(marker)
+    team.redrive(marker)  # counts the item for each counter, with a scan or without
     assert all_numbers(team) == {"open": {"a": 1}, "spent": {"a": 120}, "all": {"a": 1}}
     team.finish_reading(recount)
     assert excesses(recount) == {}
 
 
-def test_lost_records_or_another_stream_invalidate_the_numbers(team: Team) -> None:
+def test_lost_records_or_a_replaced_stream_invalidate_the_numbers(team: Team) -> None:
     """A stream keeps a record for a day, so if the consumer has not advanced for 25 hours, records may be lost."""
     table = team.store.settings.team_tables["shop"]
     for later_s, stream in ((LATER_S + 25 * 3600, table.stream), (LATER_S, f"{table.stream}-2")):
@@ -804,7 +802,7 @@ def test_on_any_schedule_a_number_that_is_shown_is_right(
     for _ in range(40):
         schedule.write()
     for shard in schedule.shards:
-        del shard.records[: len(shard.records) // 2]  # as if the stream was switched on later
+        del shard.records[: len(shard.records) // 2]  # as if the stream was switched on after these writes
     counters = team.counters
     for name in counters if seed % 2 else ():  # in odd seeds, each number is shown from the beginning
         schedule.count(name)

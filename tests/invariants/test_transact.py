@@ -84,7 +84,7 @@ class Shop:
         **arguments: Any,
     ) -> Committed:
         """Sells a mug, and writes the order and the number of orders. `order`: the name of the order; None: `key`.
-        `extra`: more writes. `world`: has the store; None: the shop's. `arguments`: more for `Transactions.commit`."""
+        `extra`: other writes. `world`: whose store commits; None: the shop's. `arguments`: of `Transactions.commit`."""
         order = order or key
         transactions = Transactions((world or self.world).store, DECLARED, "shop")
         writes = [self.order_write(order), self.total_write(), *extra]

@@ -81,7 +81,7 @@ def test_a_key_of_visitor_and_day_counts_a_visitor_twice_only_if_a_visit_arrives
         visit(visitor, today)
     assert counting.world.tally_after_rollup(KEYED, today) == 2
     evening.pass_s(600)
-    visit("cid", today)  # sent before midnight, and counted after midnight, on the new day
+    visit("cid", today)  # sent before midnight, and counted on the new day
     for visitor in ("bob", "cid") * 5:
         visit(visitor, tomorrow)
     # Tomorrow counts bob once, and cid by the key of each day.
@@ -157,7 +157,7 @@ def test_a_receipt_has_a_pseudonym_that_is_different_in_another_stack(world: Wor
     secret = pseudonyms.stack_secret(world.call())
     assert "ann" not in str(receipt)
     table = world.store.settings.ledger_table
-    # Without the stored secret, a new process makes another secret, as another stack has one.
+    # Without the stored secret, a new process makes another secret, as in another stack.
     world.raw.delete_item(TableName=table, Key=keys.key(pseudonyms.SECRET, pseudonyms.SECRET))
     assert not visit(world, READERS, "ann"), "a process reads the secret once"
     world.store.secret_cache.clear()

@@ -163,7 +163,7 @@ def test_a_void_is_judged_by_the_override_that_its_period_had_when_the_period_en
         assert error.members == {"counter": "overridden", **periods.answer_members(tally), "left": 0, "limit": limit}
 
     put_override(10)
-    for key, amount in (("gift", -2), ("other", -2), ("all", 14)):  # 10 are used: the limit
+    for key, amount in (("gift", -2), ("other", -2), ("all", 14)):  # -2 - 2 + 14 = 10, the limit
         shop.add(counter, amount, key)
     assert_refused("gift", 10)
     put_override(12)

@@ -39,7 +39,7 @@ def put_post(social: Team, name: str, likes: int, team_number: int | None = None
 
 
 def excesses_after_sweep(social: Team) -> dict[str, int]:
-    """Runs a sweep of some minutes later. Returns the excess of each wrong number, by its group."""
+    """Runs a sweep some minutes later. Returns the excess of each wrong number, by its group."""
     social.drain()
     social.sweep_later()
     watch.check_numbers(social.store, COUNTERS, time.time() + LATER_S, until_s=time.monotonic() + 60)
@@ -93,7 +93,7 @@ def test_an_edit_is_reported_until_the_team_repairs_it(social: Team) -> None:
 
 @pytest.mark.parametrize("in_likes", [False, True])
 def test_an_attribute_with_the_same_name_in_other_items_is_not_the_team_number(social: Team, in_likes: bool) -> None:
-    """20 team numbers are right. 20 other items have an attribute with the name of the number; if `in_likes`, 40 do."""
+    """20 team numbers are right. 20 other items, or 40 if `in_likes`, have an attribute with the name of the number."""
     for number in range(20):
         put_post(social, f"p{number}", LIKES)
     social.drain()
@@ -129,10 +129,10 @@ def test_a_number_that_follows_its_items_within_a_minute_does_not_drift(social: 
     put_post(social, "a", 2, 1)
     social.drain()
     (shard,) = social.shards.values()
-    now_s = shard.records[-1]["dynamodb"]["ApproximateCreationDateTime"]  # DynamoDB Local rounds times to minutes
+    made_s = shard.records[-1]["dynamodb"]["ApproximateCreationDateTime"]  # DynamoDB Local rounds times to minutes
     key = scan_state.passed_key("social")
     ledger = social.store.settings.ledger_table
-    for passed_s, drift in ((now_s, {}), (now_s + 30, {}), (now_s + 80, {"a": -1})):  # `within_s` is 60
+    for passed_s, drift in ((made_s, {}), (made_s + 30, {}), (made_s + 80, {"a": -1})):  # `within_s` is 60
         social.wire.put_item(TableName=ledger, Item={**key, "passed": {"N": str(int(passed_s))}})
         watch.check_numbers(social.store, COUNTERS, passed_s + LATER_S, until_s=time.monotonic() + 60)
         assert {row.target: row.drift for row in rows.all_rows(social.store)} == drift
@@ -189,7 +189,7 @@ def test_sweeps_remove_many_old_stretches_in_several_writes_and_check_the_number
 
 @pytest.mark.parametrize("cause", ["a dead letter stops the watermark", "the scan is not complete"])
 def test_a_tally_has_few_stretches_however_long_a_dead_letter_or_a_scan_takes(social: Team, cause: str) -> None:
-    """90 minutes have 540 stretches, none old enough to be removed. The moves add up as before, and are no drift."""
+    """90 minutes have 540 stretches, all too new to be removed. The moves add up as before, and are not drift."""
     social.count("post_likes")
     put_post(social, "a", 2, 5)
     social.drain()

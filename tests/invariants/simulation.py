@@ -1,8 +1,9 @@
 """Simulates hours of a deployment in seconds: the real code on the embedded engine, virtual time, modelled streams.
 
 A seed decides everything: traffic, manual edits, splits, crashes, stalls and failed sweeps. The simulation derives the
-right numbers (`Truth`) from its own actions, never from the code under test. A record has one more key, `spilled`: each
-spilled change's tally, number and amount. So the simulation knows which changes the rollup has added or lost.
+right numbers (`Truth`) from its own actions, never from the code under test. A record has a key that
+DynamoDB's records lack, `spilled`: the tally, number and amount of each spilled change. So the simulation knows which
+changes the rollup has added or lost.
 
 Not modelled: in DynamoDB the writes of a transaction become visible one after the other, in the engine all at once.
 The stream records of a transaction do arrive one after the other.
@@ -351,7 +352,7 @@ class SimulatedWorld(EngineStreams):
         elif parent is not None and (
             not self.delivery_to(consumer, parent).is_done or shard.listed_s > self.clock.now_s
         ):
-            self._schedule_poll(consumer, shard, self.chance.uniform(1, 20))  # a parent is finished before its child
+            self._schedule_poll(consumer, shard, self.chance.uniform(1, 20))  # no child before its parent is finished
         elif not self.delivery_to(consumer, shard).is_done:
             self._deliver(consumer, shard)
             if not self.delivery_to(consumer, shard).is_done:

@@ -100,7 +100,7 @@ class TeamSchedule:
 
     def __post_init__(self) -> None:
         self.shards = [Delivery(self.team.process(), self.team.table, f"shard-{number}") for number in range(SHARDS)]
-        self.warm_processes = [self.team.process(), self.team.process()]  # each of them gets many batches
+        self.warm_processes = [self.team.process(), self.team.process()]  # each process gets many batches
 
     # ---- the actions ----
 

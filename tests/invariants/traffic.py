@@ -24,7 +24,7 @@ from tests.invariants.simulation import SimulatedWorld
 from tests.invariants.stream_model import Record
 from tests.invariants.truth import Tally, amount_of
 
-VIDEOS, PAGES, POSTS, USERS_OF_USAGE, OLD_LIKES = 8, 8, 6, 3, 40  # how many of each there are
+VIDEOS, PAGES, POSTS, USERS_OF_USAGE, OLD_LIKES = 8, 8, 6, 3, 40  # how many there are of each
 SETTLED = (hold_items.COMMITTED, hold_items.RELEASED, hold_items.VOIDED)
 RESTORED = "https://example.com/restored"
 """The start of the URLs of pages whose tallies somebody replaces by an old image."""
@@ -85,7 +85,7 @@ class Traffic:
         self.increment(counters.PLAYS, f"v{self._low_number(VIDEOS)}", 1, hot)
 
     def use(self, hot: bool) -> None:
-        """Changes usage, up or down."""
+        """Changes usage. A change that may spill goes up, because `_note_rollup` finds only additions."""
         id_ = f"u{self._low_number(USERS_OF_USAGE)}"
         self.increment(counters.USAGE, id_, self.chance.choice([1, 3] if hot else [1, 3, -2]), hot)
 
@@ -275,7 +275,7 @@ class Traffic:
         old = self._restore(
             number, self.chance.choice([46, 47, 55]), now_minute - self.chance.randint(60, 1000), nonce_start
         )
-        self.truth.without_minute.add(tally)  # the nonce decides on which minute the edit is booked: 0 is not checked
+        self.truth.without_minute.add(tally)  # the nonce decides on which minute the edit is booked, not the 0
         for record in self.world.take_written(may_repair=False):
             self.truth.note_edit(tally, 0, amount_of(tally, record["dynamodb"]["NewImage"]) - old)
 
@@ -359,7 +359,7 @@ class Traffic:
         self.world.take_written()
 
     def _note_edit(self, tally: Tally, amount: int, item_minute: int | None = None) -> None:
-        """Notes an edit on the minute of its record, or on `item_minute` if both are at most one minute apart."""
+        """Notes an edit on the minute of its record, or on `item_minute` if the two are at most one minute apart."""
 
         def note(record: Record, created_s: int) -> None:
             minute = self.world.settings.minute_of(created_s)

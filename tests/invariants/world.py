@@ -54,7 +54,7 @@ class World(ConsumerWorld):
     """The counter whose children `like` puts and `unlike` removes: likes of posts, or another counter of children."""
 
     def call(self, caller: str | None = None, **fields: Any) -> Call:
-        """Returns the call of a new invocation. `caller`: None: nobody has signed in. `fields`: more of `Call`."""
+        """Returns the call of a new invocation. `caller`: None: nobody has signed in. `fields`: fields of the call."""
         return Call(self.store, caller, **fields)
 
     def with_deadline(self, within_s: float, caller: str | None = None) -> tuple[World, Call]:
@@ -241,7 +241,7 @@ FIRST_SHARD, LAST_SHARD = FixedShard(0), FixedShard(10**6)
 
 
 class KilledError(BaseException):
-    """The process died. No code catches this."""
+    """The process died. The code under test does not catch this error."""
 
 
 @contextmanager

@@ -118,7 +118,7 @@ def adopt(own_engine: Engine, world: Deployment) -> Iterator[Adopt]:
 
 
 def sum_of_receipts(copy: Store, target: str) -> int:
-    """Returns the sum of the receipts whose changes spilled."""
+    """Returns the sum of the receipts of `target` whose changes spilled."""
     receipts = all_items(copy, "receipts")
     return sum(int(item["amount"]["N"]) for item in receipts if "rollup" in item and item["target"]["S"] == target)
 
@@ -277,7 +277,7 @@ def test_a_loss_on_the_day_of_the_restore_is_found(world: Deployment, adopt: Ado
 def test_the_series_of_the_hour_of_the_copy_are_complete_though_the_copy_is_restored_days_later(
     world: Deployment, adopt: Adopt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The segments of that hour expire as soon as the restored tables have a TTL, which is before the first sweep."""
+    """The segments of the hour expire as soon as the restored tables have a TTL, which is before the first sweep."""
     world.sweeps_series = True
     world.run(60)
     world.run(50, world.play)  # plays twice a minute

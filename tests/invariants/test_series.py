@@ -273,7 +273,7 @@ def test_a_dead_letter_of_the_bookkeeper_stops_as_of_until_its_redrive_is_summed
         return key(DEAD_LETTER_KEY, f"{consumer}#{minute * MINUTE_S:010}#receipts#s#1")
 
     def as_of(judged: int) -> float:
-        """Sweeps. Returns `as_of` in minutes, plus CLOCK_SKEW, by which `as_of` is before a dead letter's minute."""
+        """Sweeps. Returns `as_of` in minutes, plus CLOCK_SKEW, because `as_of` ends so long before a dead letter."""
         sum_up(store, judged)
         return float(read.read_series(Call(store), PLAYS, "v", TWO_DAYS)["as_of"] + CLOCK_SKEW * MINUTE_S) / MINUTE_S
 

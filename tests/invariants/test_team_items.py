@@ -455,11 +455,11 @@ def test_a_difference_of_a_scan_that_is_not_open_is_neither_set_nor_reported(tea
     with pytest.raises(ScanAbandonedError):
         getattr(recount, method)(stale)
     newer.close()
-    for closed in (recount, newer):
+    for not_open in (recount, newer):
         with pytest.raises(ScanAbandonedError):
-            getattr(closed, method)(stale)
+            getattr(not_open, method)(stale)
         with pytest.raises(ScanAbandonedError):
-            closed.is_complete()
+            not_open.is_complete()
     assert (team.numbers("all"), list(rows.all_rows(team.store))) == ({"a": 1}, [])
 
 

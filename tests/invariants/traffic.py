@@ -45,7 +45,7 @@ class Traffic:
         self._write_old_items()
 
     def _write_old_items(self) -> None:
-        """Writes the items from before the streams: posts, likes that are months old, tallies."""
+        """Writes what was stored before the streams began: posts, likes that are months old, and tallies."""
         now_minute = self.world.settings.minute_of(self.world.clock.now_s)
         for number in range(POSTS):
             posts.write_post(Call(self.world.store, "author"), counters.LIKES, f"p{number}", "hello")
@@ -302,7 +302,7 @@ class Traffic:
         self._delete(like)
 
     def remove_and_restore_repeatedly(self, times: int) -> None:
-        """Removes a like by hand each minute, and restores it. The first removal may be an unlike, as a minute ends."""
+        """Removes a like by hand each minute, and restores it. The first removal may be an unlike at a minute's end."""
         world, like = self.world, self.chance.choice(self.likes)
         key = keys.key(f"POST#{like[0]}", f"LIKE#USER#{like[1]}")
         image = queries.get(world.wire, world.name("counts"), key)

@@ -1,8 +1,7 @@
-"""Measures several ways to count side by side, on one engine and in one run. `python -m bench --help`.
+"""Measures several ways to count side by side, on one engine and in one run. Options: `python -m bench --help`.
 
-`claims` lists each measurement, its module, and Tally's claims about its figures: the same play in six ways (designs,
-plays), many plays at once, the imports of a hot handler, the stream consumers, the journal and its judge, one hot key
-in a simulation, and the local stack. `cost` is the calculator of docs/cost.md.
+`claims` lists each measurement, its module, and Tally's claims about its figures, such as the same play in six ways
+(designs, plays), the stream consumers, and one hot key in a simulation. `cost` is the calculator of docs/cost.md.
 """
 
 import sys

@@ -1,8 +1,8 @@
 """Compares the write units of some minutes at each volume with the units of the calculator (cost.py). The deployed code
 counts plays, reads their stream records in batches as Lambda makes them, and judges, on the engine in virtual time.
 
-Even: plays arrive evenly, as the calculator assumes. In bursts: all plays of a minute arrive within ten seconds. Both
-units are without the series, because a series takes an hour. tests/invariants/test_series.py measures the series.
+Even: plays arrive evenly, as the calculator assumes. In bursts: all plays of a minute arrive within ten seconds. No
+figure includes the series, because a series takes an hour. tests/invariants/test_series.py measures the series.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class LambdaDeployment(Deployment):
             delivery.advance(None, DELIVERY.batch_records)
 
     def play_for(self, seconds: int, per_minute: float, spread_s: float, chance: random.Random) -> None:
-        """Make plays for so many seconds. All plays of a minute come in its first `spread_s`."""
+        """Make plays for so many seconds. All plays of a minute come in its first `spread_s` seconds."""
         began_s, ids = self.now_s, [str(UUID(int=chance.getrandbits(128))) for _ in range(int(cost.IDLE_MONTH.ids))]
         for number in range(int(per_minute * seconds / 60)):
             minute, part = divmod(number / per_minute, 1)

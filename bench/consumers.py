@@ -137,7 +137,7 @@ def _target(record: Record) -> tuple[str, int]:
 
 
 def _fold(declared: CounterIndex, context: BatchContext, batch: Sequence[Record]) -> None:
-    """Fold a batch into its runs, as a consumer does that is not interrupted."""
+    """Fold a batch into its runs, as an uninterrupted consumer does."""
     records = list(fold.by_sequence(batch).values())
     while records:
         records = records[fold.next_run(rollup.CONSUMER, declared, context, records, {}).records :]

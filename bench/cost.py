@@ -61,7 +61,7 @@ class BilledStage(NamedTuple):
     """What AWS bills for a stage even without traffic, beside a dashboard and the metrics of a quiet sweep."""
 
     snapshots: int  # functions that start from a snapshot
-    sweep_mb: int
+    sweep_mb: int  # the memory of the sweep's function
     alarm_metrics: int  # AWS bills an alarm for each of its metrics
     logged: float  # the share of the successful invocations that write a log line
 
@@ -78,7 +78,7 @@ SHARD_WRITES_PER_S = 1000  # DynamoDB splits a partition above this
 ENTRY_BYTES = 22  # in a segment of the journal, compressed; ids are UUIDs
 SEGMENT_READS = 4  # the judge reads a segment up to three times, the series once
 
-# Each minute a sweep does its due tasks, judges, and writes a heartbeat for each shard. QUIET_READS: tasks and judge.
+# The units of a minute's sweep, beside a heartbeat for each shard. QUIET_READS: of the due tasks and the judge.
 JUDGE_WRITES, QUIET_READS = 2, 62.0
 SERIES_READS = 16.0  # of a sweep, to sum up the series
 # A change, alone or in a batch, computes about 4 ms at 512 MB, and waits 5 to 10 ms for DynamoDB.
@@ -113,8 +113,8 @@ def distinct(draws: float, values: float) -> float:
 
 
 def rollup_units(tallies: float) -> float:
-    """Returns the write units, 2 for an item in a transaction, to roll up so many tallies, 99 for each checkpoint."""
-    return 2 * (tallies + max(min(1.0, tallies), tallies / 99))
+    """Returns the write units to roll up so many tallies, in transactions of up to 99 tallies and a checkpoint."""
+    return 2 * (tallies + max(min(1.0, tallies), tallies / 99))  # 2 units for each item of a transaction
 
 
 def segment_units(tallies: float) -> float:

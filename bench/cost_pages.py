@@ -21,9 +21,9 @@ MILLIONS = {  # for each row of the page: a kind of cost.KINDS, and over how man
     "holds, each committed at another amount": ("hold, other amount", 10_000),
     "reads of a number": ("read", 10_000),
 }
-GROUPS = {"HTTP API": "HTTP API", "SnapStart": "Lambda", "Logs": "CloudWatch", "Data out": "Data out"}  # by service
+GROUPS = {"HTTP API": "HTTP API", "SnapStart": "Lambda", "Logs": "CloudWatch", "Data out": "Data out"}  # of services
 VOLUMES, VOLUMES_IN_PARTS = (1, 10, 100, 300), (1, 300)  # million changes a month, of 10,000 ids
-STRANGERS = {
+STRANGERS = {  # as MILLIONS, for the table of what strangers can cost
     "changes that show now, of 10,000 ids": ("now", 10_000),
     "changes that show now, another id each": ("now", 300 * M),
     "changes that show soon, of 10,000 ids": ("soon", 10_000),

@@ -91,7 +91,7 @@ def _units(counter: Counter, value: int, records: int) -> dict[str, float]:
         FingerprintCache(store).note(CounterIndex(declared), declared)
         note_judged(store, MINUTE - 1)
         batch = [_record(counter, value, number) for number in range(records)]
-        for record in batch:  # the bookkeeper reads the shards of a sum
+        for record in batch:  # the bookkeeper reads all shards of a sum, so they must be stored
             store.client.put_item(TableName=store.settings.counts_table, Item=record["dynamodb"]["NewImage"])
         handler = Handler(bookkeeper.CONSUMER, declared, store, DeadLetterBucket("bench"), Bus("bench", _AcceptingBus))
         meter = Meter(store.client)

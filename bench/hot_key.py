@@ -11,12 +11,12 @@ assumptions, and their reasons:
   key after minutes (AWS Database Blog, "Scaling DynamoDB: how partitions, hot keys, and split for heat impact
   performance"). No run lasts that long, so the model splits no partition, on the safe side, too.
 * Receipts have 4 partitions: a new on-demand table takes 4,000 writes a second (Developer Guide, "Warm throughput":
-  12,000 reads and 4,000 writes). A table with a warm throughput of WARM_WCU has as many partitions as that needs.
+  12,000 reads and 4,000 writes). A table with a warm throughput has a partition for each 1,000 of WARM_WCU.
 * A single write takes 4 ms in the median and 11 ms at p99, after 1.5 ms of client and network. The distribution is
   lognormal; AWS says "single-digit milliseconds". The write costs 1 unit, even if its condition fails.
 * Transactions lock their items for 10 to 30 ms, uniformly distributed. They prepare and commit (USENIX ATC 2023,
   "Distributed Transactions at Scale in Amazon DynamoDB"); AWS states no number. A transaction costs 2 units an item,
-  one for each step (Developer Guide, "Transactions: capacity management").
+  one to prepare and one to commit (Developer Guide, "Transactions: capacity management").
 * A transaction that meets a locked item is cancelled as TransactionConflict, and a single write fails. A transaction
   without enough capacity is cancelled as ThrottlingError. A cancelled transaction pays to prepare each item that was
   not throttled. This is an assumption, on the safe side.
@@ -130,7 +130,7 @@ def simulate(load: Load, seed: int = SEED) -> dict[str, float]:
     free_environments: list[Store] = []
     latencies_s: list[float] = []
     are_spilled: list[bool] = []
-    """One for each accepted change."""
+    """Whether each accepted change was spilled."""
     environments = 0
 
     def start_environment() -> Store:

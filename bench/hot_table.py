@@ -106,13 +106,13 @@ class Partition:
 
 
 class HotTables:
-    """The tables. Receipts have `receipts_partitions` partitions, the item collection of the hot key has one."""
+    """The tables. Receipts have `receipts_partitions` partitions, and the hot key's item collection has one."""
 
     def __init__(self, hub: Hub, settings: Settings, chance: random.Random, receipts_partitions: int) -> None:
         self.hub, self.chance, self._settings = hub, chance, settings
         self.items: set[Key] = set()
         self.tally = self.spilled = 0  # the sum of the added amounts, and the sum that the rollup would add
-        self.conflicts = self.throttles = 0  # how many requests failed so
+        self.conflicts = self.throttles = 0  # how many requests failed with this code
         self.write_units = 0.0
         self._locked: set[Key] = set()
         self._partitions = {

@@ -50,8 +50,8 @@ class Import(NamedTuple):
 def measure(quick: bool) -> dict[str, dict[str, float]]:
     """Imports boto3 and the first hot handler and runs COMMANDS in turn, each in a fresh interpreter.
 
-    Returns the median CPU times, without the interpreter's start. The ratio is the median of pairs. A pair runs back to
-    back, because caches and clock rates change. If an import fails, raises LocalError with the interpreter's message.
+    Returns the median CPU times, without the interpreter's start. A ratio is the median over the rounds. A round runs
+    each program once, because caches and clock rates change. If an import fails, raises LocalError with the message.
     """
     codes = {"boto3": _BOTO3, "handler": f"import handlers; handlers.{HOT_HANDLERS[0]}"}
     codes |= {name: _COMMAND_CODE.format(arguments=arguments) for name, arguments in COMMANDS.items()}

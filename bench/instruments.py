@@ -73,14 +73,14 @@ class Crasher:
         for client in clients:
             client.meta.events.register("after-call.dynamodb", self._crash_after_write)
 
-    def arm(self, write: int) -> None:
-        """Crash this thread after this many more writes. 0 disarms."""
-        self._armed.write = write
+    def arm(self, writes: int) -> None:
+        """Crash this thread after so many more writes. 0 disarms."""
+        self._armed.writes = writes
 
     def _crash_after_write(self, model: Any, **_: object) -> None:
-        writes_left = getattr(self._armed, "write", 0)
+        writes_left = getattr(self._armed, "writes", 0)
         if writes_left and model.name not in _READS:
-            self._armed.write = writes_left - 1
+            self._armed.writes = writes_left - 1
             if writes_left == 1:
                 raise CrashError
 
@@ -88,8 +88,8 @@ class Crasher:
 class WallClock:
     """A stopped clock: while it is entered, `time.time()` returns `now_s` in the whole process.
 
-    time.monotonic(), by which retries and deadlines go, does not stop. The engine's clock does not stop, too, but Tally
-    does not correct its clock by the engine's answers.
+    time.monotonic(), by which retries and deadlines go, does not stop, and neither does the engine's clock. While
+    the clock is stopped, Tally does not correct its own clock by the engine's answers.
     """
 
     def __init__(self, now_s: float) -> None:

@@ -1,8 +1,8 @@
 """The cost of the journal: the segments of 1,000 changes, and the judge's work on them, in write units.
 
 The changes are real, and their stream records reach the real bookkeeper in batches of 1,000. All changes are of one
-minute. A batch of two minutes would cost one segment more. Checkpoints are included. Heartbeats are not, because
-they cost the same without traffic (docs/cost.md).
+minute, because a batch of two minutes has two segments. Checkpoints are included. Heartbeats are not, because they cost
+the same without traffic (docs/cost.md).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ VISIT_SHOWN = "a visit, from its answer to the count"
 
 
 def measure(_: bool) -> dict[str, dict[str, float]]:
-    """Sends visits one after the other. Returns the seconds until reads show a visit. Raises LocalError."""
+    """Sends visits one after the other. Returns the seconds until reads show a visit."""
     with run_dev(ROOT, bare_environment()) as dev:
         shown_s = asyncio.run(_all_shown_s(dev.port))
     return {VISIT_SHOWN: {"s, median": statistics.median(shown_s), "s, longest": max(shown_s)}}

@@ -92,7 +92,7 @@ class _Timeline:
         self._shards = StreamShards(arns, lambda: streams_client(endpoint_url=self.clients.endpoint, **LOCAL))
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass. If it is DELIVERY_S or longer, the records of earlier writes are delivered."""
+        """Let time pass. While DELIVERY_S fits, deliver new records. The consumers' own writes make further records."""
         made_s, until_s = self.clock.now_s, self.clock.now_s + seconds
         while self.clock.now_s + DELIVERY_S <= until_s and self._deliver(made_s):
             made_s = self.clock.now_s

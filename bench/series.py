@@ -39,7 +39,7 @@ def measure(quick: bool) -> Rows:
         store = clients_of(endpoint).store
         for part in range(1, 4):  # the segments of one minute of each part
             put_segments(store, FIRST_MINUTE + part * hours.PART_MINUTES - 1, "r", entries)
-        hours._store_progress(store, Progress(), Progress(FIRST_MINUTE, FIRST_MINUTE - 1, HOUR))
+        hours._store_progress(store, Progress(), Progress(since=FIRST_MINUTE, through=FIRST_MINUTE - 1, hour=HOUR))
         cpu_s = time.process_time()
         written = hours.sum_up(store, FIRST_MINUTE + 59, until_s=float("inf"))
         cpu_s = time.process_time() - cpu_s

@@ -19,7 +19,7 @@ BY_NAME: dict[str, Operation] = {operation.name: operation for operation in OPER
 
 
 def routes() -> dict[str, Route]:
-    """Returns the routes of the declared counters, by their ids: `increment`, `increment_plays_short`."""
+    """Returns the routes of the declared counters, by their ids: `increment`, `increment_plays_short_route`."""
     return {route.id: route for operation in OPERATIONS for route in operation.routes(COUNTERS)}
 
 

@@ -299,8 +299,8 @@ class Route:
 
     @property
     def id(self) -> str:
-        """A name that no other route has: `increment`, `increment_plays`, `increment_plays_short`."""
-        return "_".join((self.operation.name, *self.fixed_fields.values(), *(["short"] if self.is_short else [])))
+        """A name that no other route has: `increment`, `increment_plays`, `increment_plays_short_route`."""
+        return "_".join((self.operation.name, *self.fixed_fields.values(), *(["short_route"] if self.is_short else [])))
 
     @cached_property
     def needs_caller(self) -> bool:

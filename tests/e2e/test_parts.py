@@ -34,9 +34,9 @@ def shape(value: Any) -> Any:
 @pytest.mark.parametrize(
     ("name", "claims"),
     [
-        ("reads/http-get-counter-plays-short", None),
+        ("reads/http-get-counter-plays-short-route", None),
         ("visits/http-get-visits", None),
-        ("children/http-put-mine-likes-short", {"sub": "a"}),
+        ("children/http-put-mine-likes-short-route", {"sub": "a"}),
     ],
 )
 def test_an_event_has_the_shape_of_the_samples(name: str, claims: dict[str, str] | None) -> None:

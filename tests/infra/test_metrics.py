@@ -104,7 +104,7 @@ def call_with_each_outcome(store: Store, engine: Engine) -> None:
 
 
 def play_event(**fields: Any) -> Any:
-    return events.http("increment_plays_short", **{"idempotency_key": KEYS[0], **fields})
+    return events.http("increment_plays_short_route", **{"idempotency_key": KEYS[0], **fields})
 
 
 def consume(function: str, world: StreamWorld) -> None:

@@ -27,20 +27,20 @@ ROUTES = {route.id: route for route in DECLARED.routes}
 ACCESS = {
     "increment": (Access.WRITE, "POST /counters/{counter}/{id}/increments"),
     "increment_plays": (Access.ANYONE, "POST /counters/plays/{id}/increments"),
-    "increment_plays_short": (Access.ANYONE, "POST /videos/{id}/plays"),
+    "increment_plays_short_route": (Access.ANYONE, "POST /videos/{id}/plays"),
     "increment_views": (Access.ANYONE, "POST /counters/views/{id}/increments"),
     "increment_votes": (Access.SIGNED_IN, "POST /counters/votes/{id}/increments"),
-    "increment_votes_short": (Access.SIGNED_IN, "POST /polls/{id}/votes"),
+    "increment_votes_short_route": (Access.SIGNED_IN, "POST /polls/{id}/votes"),
     "get_counter": (Access.READ, "GET /counters/{counter}/{id}"),
     "get_counter_plays": (Access.ANYONE, "GET /counters/plays/{id}"),
-    "get_counter_plays_short": (Access.ANYONE, "GET /videos/{id}/plays"),
+    "get_counter_plays_short_route": (Access.ANYONE, "GET /videos/{id}/plays"),
     "get_counter_likes": (Access.ANYONE, "GET /counters/likes/{id}"),
     "get_counter_hearts": (Access.ANYONE, "GET /counters/hearts/{id}"),
     "get_counter_fans": (Access.ANYONE, "GET /counters/fans/{id}"),
     "get_counter_views": (Access.ANYONE, "GET /counters/views/{id}"),
-    "get_counter_votes_short": (Access.READ, "GET /polls/{id}/votes"),
+    "get_counter_votes_short_route": (Access.READ, "GET /polls/{id}/votes"),
     "put_mine": (Access.SIGNED_IN, "PUT /counters/{counter}/{id}/mine"),
-    "put_mine_likes_short": (Access.SIGNED_IN, "PUT /posts/{id}/like"),
+    "put_mine_likes_short_route": (Access.SIGNED_IN, "PUT /posts/{id}/like"),
     "list_children": (Access.READ, "GET /counters/{counter}/{id}/children"),
     "list_children_fans": (Access.ANYONE, "GET /counters/fans/{id}/children"),
     "put_child": (Access.WRITE, "PUT /counters/{counter}/{id}/child"),
@@ -60,8 +60,10 @@ def test_the_routes_of_a_counter_follow_from_its_declaration() -> None:
     access = {name: (route.access, route.key) for name, route in ROUTES.items() if route.operation.name in names}
     assert access == ACCESS
     assert len({route.key for route in ROUTES.values()}) == len(ROUTES)
-    throttles = {name: ROUTES[name].throttle for name in ("increment", "increment_plays", "increment_plays_short")}
-    assert throttles == {"increment": WRITES, "increment_plays": RATE_100_PER_S, "increment_plays_short": WRITES}
+    throttles = {
+        name: ROUTES[name].throttle for name in ("increment", "increment_plays", "increment_plays_short_route")
+    }
+    assert throttles == {"increment": WRITES, "increment_plays": RATE_100_PER_S, "increment_plays_short_route": WRITES}
 
 
 def test_strangers_and_users_reach_only_functions_that_may_not_change_counters_of_services() -> None:
@@ -104,7 +106,7 @@ def test_the_route_decides_how_long_a_key_must_be(invoke: Invoke) -> None:
     short, long = "k" * 21, "k" * 22
     assert [invoke.http("increment_plays", idempotency_key=key)["statusCode"] for key in (short, long)] == [400, 200]
     assert invoke.http("increment", counter="plays", amount=None, idempotency_key="k")["statusCode"] == 200
-    assert invoke.http("increment_votes_short", amount=1, idempotency_key="k")["statusCode"] == 200
+    assert invoke.http("increment_votes_short_route", amount=1, idempotency_key="k")["statusCode"] == 200
     plays = {"counter": "plays", "id": "9f3a"}
     assert invoke.direct("increment", **plays, idempotency_key=short)["status"] == 400
     assert invoke.direct("increment", **plays, idempotency_key="k", caller="ann")["status"] == 200

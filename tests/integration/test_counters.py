@@ -51,7 +51,7 @@ def test_an_increment_is_counted_once_and_a_replay_has_a_header(invoke: Invoke) 
 
 def test_anonymous_callers_share_keys_and_each_named_caller_has_its_own_keys(invoke: Invoke) -> None:
     play = {"id": "9f3a", "idempotency_key": events.KEY}
-    by_http = [invoke.http(route, **play) for route in ("increment_plays_short", "increment_plays")]
+    by_http = [invoke.http(route, **play) for route in ("increment_plays_short_route", "increment_plays")]
     assert ["idempotency-replayed" in answer["headers"] for answer in by_http] == [False, True]
     direct = [invoke.direct("increment", counter="plays", **play, **caller) for caller in ({}, {"caller": "x"})]
     assert [answer["replayed"] for answer in direct] == [True, False]
@@ -73,7 +73,7 @@ def test_quotation_marks_of_the_key_header_are_not_part_of_the_key(invoke: Invok
     ):  # fmt: skip
         answer = invoke.http("increment", **USAGE, amount=7, idempotency_key=wrong)
         assert problem(answer, 400, "invalid-input")["field"] == "Idempotency-Key", wrong
-    short = invoke.http("increment_plays_short", idempotency_key='"' + "k" * 21 + '"')  # an anonymous key has 22
+    short = invoke.http("increment_plays_short_route", idempotency_key='"' + "k" * 21 + '"')  # an anonymous key has 22
     assert problem(short, 400, "invalid-input")["field"] == "Idempotency-Key"
 
 
@@ -259,9 +259,9 @@ def state_of(invoke: Invoke, of: str, target: str, key: str, route: str = "get_o
 
 
 RECEIPT_CASES: list[tuple[str, str, str, dict[str, Any]]] = [  # route, operation, target of the receipt, fields
-    ("increment_plays_short", "increment", "plays/9f3a", {"id": "9f3a"}),
+    ("increment_plays_short_route", "increment", "plays/9f3a", {"id": "9f3a"}),
     ("visit", "visit", "https://EXAMPLE.com:443/a", {"url": "https://EXAMPLE.com:443/a"}),
-    ("put_mine_likes_short", "put_mine", "likes/a91f", {"id": "a91f"}),
+    ("put_mine_likes_short_route", "put_mine", "likes/a91f", {"id": "a91f"}),
     ("delete_mine", "delete_mine", "hearts/a91f", {"counter": "hearts", "id": "a91f"}),
     ("put_anonymous", "put_anonymous", "hearts/a91f", {"counter": "hearts", "id": "a91f"}),
     ("delete_anonymous", "delete_anonymous", "hearts/a91f", {"counter": "hearts", "id": "a91f"}),

@@ -30,7 +30,7 @@ from tests.contexts import LambdaContext
 from tests.integration.conftest import Invoke
 
 PLAY = {"operation": "increment", "counter": "plays", "id": "9f3a", "idempotency_key": events.KEY}
-HTTP_PLAY = events.http("increment_plays_short", idempotency_key=events.KEY)
+HTTP_PLAY = events.http("increment_plays_short_route", idempotency_key=events.KEY)
 
 
 def entry_with(store: Store, function: Callable[..., Any]) -> RequestHandler:
@@ -233,7 +233,10 @@ def test_a_missing_table_is_answered_with_503_because_the_deployment_is_at_fault
     store = Store(dynamodb_client(endpoint_url=engine.endpoint), settings)
     with pytest.raises(StoreRefusedError):
         handlers.entry("increments_open", store)(PLAY, LambdaContext())
-    assert handlers.entry("reads", store)(events.http("get_counter_plays_short"), LambdaContext())["statusCode"] == 503
+    assert (
+        handlers.entry("reads", store)(events.http("get_counter_plays_short_route"), LambdaContext())["statusCode"]
+        == 503
+    )
 
 
 def test_a_bug_is_answered_with_500_without_its_message_and_the_log_has_the_message(

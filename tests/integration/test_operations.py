@@ -270,8 +270,11 @@ REFUSED_REQUESTS = [
     ("put_post", {"headers": {"content-type": "text/plain"}}, 415, "unsupported-media-type", None),
     ("put_post", {"sub": "ü" * 200}, 400, "invalid-input", "caller"),
     ("put_post", {"sub": ""}, 401, "unauthenticated", None),
-    ("increment_plays_short", {"idempotency_key": "a" * 30 + "," + "b" * 30}, 400, "invalid-input", "Idempotency-Key"),
-    ("increment_plays_short", {"document": {"key": "k" * 40}}, 400, "invalid-input", "key"),  # not the header's key
+    (
+        "increment_plays_short_route", {"idempotency_key": "a" * 30 + "," + "b" * 30}, 400, "invalid-input",
+        "Idempotency-Key",
+    ),
+    ("increment_plays_short_route", {"document": {"key": "k" * 40}}, 400, "invalid-input", "key"),  # the header has one
     ("change", {"changes": [{"counter": ["plays"]}]}, 400, "invalid-input", "changes[0].counter"),
     ("change", {"changes": [{}] * (CHANGES_MAX + 1)}, 413, "payload-too-large", "changes"),
     ("change", {"changes": [{"counter": "plays", "id": str(n)} for n in range(TALLIES_MAX + 1)]}, 413,
@@ -286,7 +289,7 @@ REFUSED_REQUESTS = [
     ("get_counter", {"counter": "visits"}, 400, "invalid-input", "counter"),
     ("hold", {"counter": "members"}, 400, "invalid-input", "counter"),
     ("get_post", {}, 404, "not-found", None),
-    ("put_mine_likes_short", {}, 404, "not-found", None),
+    ("put_mine_likes_short_route", {}, 404, "not-found", None),
 ]  # fmt: skip
 
 
@@ -305,13 +308,13 @@ def test_an_unknown_route_is_answered_with_404_and_a_route_without_claims_with_4
     """The function checks the claims, too, in case API Gateway has no authorizer for the route."""
     answer = invoke({**events.http("get_post"), "routeKey": "GET /nothing"}, function="posts")
     assert (answer["statusCode"], events.body_of(answer)["type"]) == (404, PROBLEM_TYPE_PREFIX + "not-found")
-    event = events.http("put_mine_likes_short")
+    event = events.http("put_mine_likes_short_route")
     del event["requestContext"]["authorizer"]
     assert invoke(event)["statusCode"] == 401
 
 
 PLAY = {"operation": "increment", "counter": "plays", "id": "9f3a", "idempotency_key": events.KEY}
-REQUEST = events.http("increment_plays_short", id="9f3a", idempotency_key=events.KEY)
+REQUEST = events.http("increment_plays_short_route", id="9f3a", idempotency_key=events.KEY)
 DIRECT_REFUSALS: list[tuple[Any, int, str | None]] = [
     *((REQUEST | odd, 400, "operation") for odd in (  # not events of API Gateway
         {"routeKey": None}, {"routeKey": ["POST"]}, {"requestContext": None}, {"requestContext": {}},

@@ -18,7 +18,7 @@ PLAY_MODULES_MAX, PLAY_FRAMES_MAX = 12, 60
 
 def test_a_play_runs_through_at_most_12_modules_and_60_calls(store: Store) -> None:
     """Counts the calls from HTTP event to answer. An earlier play fills the caches that all plays share."""
-    entry, event = handlers.entry("increments_open", store), events.http("increment_plays_short")
+    entry, event = handlers.entry("increments_open", store), events.http("increment_plays_short_route")
     assert entry(event, LambdaContext())["statusCode"] == 200
     event["headers"]["idempotency-key"] = "another-key-of-22-characters"
     frames: list[FrameType] = []  # frames are kept, so that a resumed generator is counted once

@@ -133,7 +133,7 @@ def test_the_override_of_a_limit_is_read_together_with_the_number(invoke: Invoke
 
 def test_no_cache_keeps_an_answer_to_a_caller_with_a_token(read_or_add: ReadOrAdd, invoke: Invoke) -> None:
     assert read_or_add("views", TOKEN)["headers"]["cache-control"] == "no-store"
-    plays = invoke.http("get_counter_plays_short", headers=TOKEN)
+    plays = invoke.http("get_counter_plays_short_route", headers=TOKEN)
     assert plays["headers"]["cache-control"] == "no-store"
     stock = invoke.http("get_counter", counter="stock")
     assert (stock["headers"]["cache-control"], stock["headers"]["etag"]) == ("no-store", '"0"')

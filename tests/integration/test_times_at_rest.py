@@ -76,7 +76,7 @@ CASES: dict[str, tuple[Callable[[Invoke], None], dict[str, set[str]]]] = {
     "POST /visits of a crawler": (lambda invoke: visit(invoke, agent=GOOGLEBOT), {}),
     "direct events": (send_direct_events, MINUTES),
     "POST /counters/plays/{id}/increments": (play, MINUTES),
-    "POST /videos/{id}/plays": (lambda invoke: play(invoke, "increment_plays_short"), MINUTES),
+    "POST /videos/{id}/plays": (lambda invoke: play(invoke, "increment_plays_short_route"), MINUTES),
     "a play that spills": (lambda invoke: while_hot(invoke, "VID#v", lambda: play(invoke)), {}),
     "PUT /counters/{counter}/{id}/anonymous": (like, MINUTES),
     "PUT /counters/{counter}/{id}/anonymous with a key": (lambda invoke: like(invoke, key="k" * 22), MINUTES),

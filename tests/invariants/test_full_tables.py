@@ -18,7 +18,7 @@ from tests.invariants.world import VIDEO, World
 
 # DynamoDB's answers above the maximum of an on-demand table: to one request, and to a transaction.
 THROTTLED, THROTTLED_TRANSACTION = faults.error_answer("ThrottlingException"), faults.THROTTLED_TRANSACTION
-PLAY = events.http("increment_plays_short", id=VIDEO, idempotency_key=events.KEY)
+PLAY = events.http("increment_plays_short_route", id=VIDEO, idempotency_key=events.KEY)
 CONTEST_ENTRY = events.http("increment", counter="contest", id="c", amount=None, idempotency_key=events.KEY)
 LIKE = events.http(
     "put_anonymous", counter="hearts", id="home", secret="a-secret-of-one-browser-alone", idempotency_key=events.KEY

@@ -139,7 +139,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def _resource_statements(node: Any) -> Iterator[Json]:
-    """Returns the Allow statements of every resource policy in the properties of a resource."""
+    """Yields the Allow statements of every resource policy in the properties of a resource."""
     if isinstance(node, dict):
         if node.get("Effect") == "Allow" and "Principal" in node:
             yield node

@@ -105,7 +105,7 @@ def test_a_package_without_a_hash_is_not_installed(tmp_path: Path) -> None:
 
 
 def test_a_template_that_was_synthesized_without_the_bundle_names_another_asset(dev: Template) -> None:
-    """If both assets had one name, a deploy could use the asset without code. CDK hashes the name that it gets."""
+    """If the bundle had the same name, a deploy could use the asset without code. CDK hashes the name that it gets."""
     keys = {function["Properties"]["Code"]["S3Key"] for function in dev.of_type("AWS::Lambda::Function").values()}
     assert keys == {f"{hashlib.sha256(f'{BUNDLE.digest()}-unbundled'.encode()).hexdigest()}.zip"}
 

@@ -254,6 +254,7 @@ def test_a_region_without_bootstrap_gives_an_error_of_one_line_with_the_command(
     command = (
         "account 123456789012 was never bootstrapped in {0}: run node_modules/.bin/cdk bootstrap aws://123456789012/{0}"
     )
+    # The edge of BEHIND_CDN is in us-east-1.
     cdn = [part for key, value in BEHIND_CDN.items() for part in ("-c", f"{key}={value}")]
     assert error_of(run_deploy, cdn, capsys) == command.format("us-east-1")
     aws.bootstrapped = {}
@@ -294,7 +295,7 @@ def test_deploy_shows_the_changes_asks_and_deploys_the_same_folder(
 def test_the_app_is_synthesized_with_the_options(
     aws: Aws, dev: Template, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command also shows the options of `cdk.json`."""
+    """The command also shows the options of `cdk.json`, but not `mfa`, which is empty."""
     monkeypatch.setattr(deploy, "ASSEMBLY", dev.folder)
     read_context = account.read_context
     monkeypatch.setattr(
@@ -463,7 +464,7 @@ def test_a_stack_whose_reservations_the_account_cannot_give_is_refused_before_th
         return
     with pytest.raises(CommandError, match=rf"Tally-prod reserves 305 .* can reserve {available}:") as refused:
         deploy.check_reservations(*arguments)
-    quota = max(1000, concurrency + 305 - available)
+    quota = max(1000, concurrency + 305 - available)  # has room for all 305, and is not below AWS's default
     assert f"--desired-value {quota} " in str(refused.value)
     assert "-c strangersConcurrency=0" in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -510,7 +511,7 @@ def test_a_first_deploy_that_was_rolled_back_is_repeated_and_adopts_its_tables(
     assert "  Stage: policy document length exceeds\n" in output
     assert "Cancelled" not in output
     assert "  bucket     empty\n" in output
-    assert "  table " not in output
+    assert "  table " not in output, "the next deploy adopts the tables"
     assert "keeps these tables and adopts them: Tally-prod-counts, Tally-prod-ledger\n" in output
     assert aws.deleted == ["id of Tally-prod"] * deploys
     assert [call[0] for call in aws.cdk] == ["diff", "deploy"] * deploys

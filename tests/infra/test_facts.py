@@ -11,7 +11,7 @@ from tests.infra.conftest import CERTIFICATE, DECLARED, EDGE_CERTIFICATE, VAULT
 from tests.infra.template import Json, Template
 
 
-class Stage(NamedTuple):
+class ByStage(NamedTuple):
     """A value that differs between dev and the stages that keep their data."""
 
     dev: Any
@@ -28,8 +28,8 @@ class Reference(NamedTuple):
 Facts = dict[str, dict[str, Any]]
 """By type or logical id: the values of each such resource, by their path in its properties. None: no value is there."""
 
-DELETION_POLICIES = {"DeletionPolicy": Stage("Delete", "Retain"), "UpdateReplacePolicy": Stage("Delete", "Retain")}
-OVER_TLS = {"Bool": {"aws:SecureTransport": "false"}}
+DELETION_POLICIES = {"DeletionPolicy": ByStage("Delete", "Retain"), "UpdateReplacePolicy": ByStage("Delete", "Retain")}
+NOT_OVER_TLS = {"Bool": {"aws:SecureTransport": "false"}}
 BOTH_IMAGES = {"StreamViewType": "NEW_AND_OLD_IMAGES"}
 TOPIC = [Reference("AWS::SNS::Topic")]
 
@@ -37,20 +37,20 @@ TOPIC = [Reference("AWS::SNS::Topic")]
 def table(name: str, *keys: str, **properties: Any) -> dict[str, Any]:
     """Returns the facts of a table. `name`: without the stack's name. `keys`: the attributes of its primary key."""
     return properties | {
-        "TableName": Stage(f"Tally-dev-{name}", f"Tally-prod-{name}"),
+        "TableName": ByStage(f"Tally-dev-{name}", f"Tally-prod-{name}"),
         "KeySchema": [{"AttributeName": key, "KeyType": "RANGE" if key == "SK" else "HASH"} for key in keys],
         "AttributeDefinitions": [{"AttributeName": key, "AttributeType": "S"} for key in keys],
     }
 
 
-WARM_WITH_MOST_WRITES = {
+WARM_AND_CAPPED_WRITES = {
     "WarmThroughput": {"WriteUnitsPerSecond": 20000},
     "OnDemandThroughput": {"MaxWriteRequestUnits": 30000},
 }
 BY_DEFAULT: Facts = {
     "AWS::DynamoDB::Table": DELETION_POLICIES
     | {
-        "DeletionProtectionEnabled": Stage(False, True),
+        "DeletionProtectionEnabled": ByStage(False, True),
         "PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True},
         "TimeToLiveSpecification": {"AttributeName": "expiration", "Enabled": True},
         "BillingMode": "PAY_PER_REQUEST",
@@ -64,7 +64,7 @@ BY_DEFAULT: Facts = {
     "LedgerTable": table("ledger", "PK", "SK", StreamSpecification=None),
     "UserPool": DELETION_POLICIES
     | {
-        "DeletionProtection": Stage("INACTIVE", "ACTIVE"),
+        "DeletionProtection": ByStage("INACTIVE", "ACTIVE"),
         "AdminCreateUserConfig": {"AllowAdminCreateUserOnly": True},
         "UsernameConfiguration": {"CaseSensitive": False},  # cannot be changed later
         "UserPoolTier": "LITE",  # AWS's default is Essentials, at nearly three times the price
@@ -95,13 +95,13 @@ BY_DEFAULT: Facts = {
     "AWS::S3::BucketPolicy": {
         "PolicyDocument.Statement.0.Effect": "Deny",
         "PolicyDocument.Statement.0.Action": "s3:*",
-        "PolicyDocument.Statement.0.Condition": OVER_TLS,
+        "PolicyDocument.Statement.0.Condition": NOT_OVER_TLS,
         "PolicyDocument.Statement.1": None,
     },
     "AWS::SQS::Queue": DELETION_POLICIES | {"MessageRetentionPeriod": 14 * 24 * 3600, "SqsManagedSseEnabled": True},
     "AWS::SQS::QueuePolicy": {
         "PolicyDocument.Statement.0.Effect": "Deny",
-        "PolicyDocument.Statement.0.Condition": OVER_TLS,
+        "PolicyDocument.Statement.0.Condition": NOT_OVER_TLS,
         "PolicyDocument.Statement.1": None,
     },
     "AWS::Logs::LogGroup": {"RetentionInDays": 30},
@@ -132,9 +132,9 @@ BY_DEFAULT: Facts = {
         "OKActions": TOPIC,
         "InsufficientDataActions": TOPIC,  # some alarms exist to notice missing data
     },
-    "AWS::SNS::TopicPolicy": {  # the policy must name CloudWatch: else no alarm could publish
+    "AWS::SNS::TopicPolicy": {  # without the statement for CloudWatch no alarm could publish
         "PolicyDocument.Statement.0.Effect": "Deny",
-        "PolicyDocument.Statement.0.Condition": OVER_TLS,
+        "PolicyDocument.Statement.0.Condition": NOT_OVER_TLS,
         "PolicyDocument.Statement.1.Action": "sns:Publish",
         "PolicyDocument.Statement.1.Principal": {"Service": "cloudwatch.amazonaws.com"},
         "PolicyDocument.Statement.1.Condition": {"StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}},
@@ -193,8 +193,8 @@ WITH_OPTIONS: dict[str, Facts] = {
             "DomainName": "o-7f3a9c21.example.com",
             "MutualTlsAuthentication": {"TruststoreUri": "s3://bucket/authorities.pem"},
         },
-        "CountsTable": WARM_WITH_MOST_WRITES,
-        "ReceiptsTable": WARM_WITH_MOST_WRITES,
+        "CountsTable": WARM_AND_CAPPED_WRITES,
+        "ReceiptsTable": WARM_AND_CAPPED_WRITES,
         "LedgerTable": {"WarmThroughput": None, "OnDemandThroughput": None},  # strangers do not write to the ledger
         "DeadLetterBucket": {"LifecycleConfiguration.Rules.0.ExpirationInDays": 30},
         "AWS::Lambda::Function": {
@@ -307,7 +307,7 @@ FACTS = {"dev": BY_DEFAULT, "prod": BY_DEFAULT, **WITH_OPTIONS}
 
 
 def value_at(resource: Json, path: str) -> Any:
-    """Returns the value at a path; None: there is no value."""
+    """Returns the value at a path of the properties, or a deletion policy. None: there is no value."""
     value: Any = resource if path in DELETION_POLICIES else resource["Properties"]
     for part in path.split("."):
         if isinstance(value, list):
@@ -319,7 +319,7 @@ def value_at(resource: Json, path: str) -> Any:
 
 def expected_value(template: Template, context: str, value: Any) -> Any:
     match value:
-        case Stage():
+        case ByStage():
             return value.dev if context == "dev" else value.prod
         case Reference():
             name = template.only_name(value.type)
@@ -343,7 +343,7 @@ def differences(template: Template, context: str, subject: str) -> Iterator[str]
 @pytest.mark.parametrize(
     ("context", "subject"), [(context, subject) for context in FACTS for subject in FACTS[context]]
 )
-def test_a_resource_has_the_properties_of_the_table(request: pytest.FixtureRequest, context: str, subject: str) -> None:
+def test_a_resource_has_the_values_of_its_facts(request: pytest.FixtureRequest, context: str, subject: str) -> None:
     assert [*differences(request.getfixturevalue(context), context, subject)] == []
 
 

@@ -92,7 +92,7 @@ def test_each_function_has_its_timeout_and_its_memory(dev: Template, prod: Templ
             assert properties["MemorySize"] == memory_mb, module
 
 
-# In prod. Programs and operators seldom call the other functions, and browsers cache the files of the console.
+# Of prod. Programs and operators seldom call the other functions, and browsers cache the files of the console.
 FROM_SNAPSHOTS = {
     "increments", "increments_open", "reads", "children", "children_open", "holds", "posts", "receipts", "visits",
 }  # fmt: skip
@@ -257,7 +257,7 @@ def test_lambda_does_not_repeat_or_delay_a_sweep(dev: Template) -> None:
     assert len(dev.of_type("AWS::Lambda::EventInvokeConfig")) == len(WITH_WRITES) + 1
 
 
-CEILINGS = {  # to check the code: the requests a second of the busiest route times 0.05 s, and at least 10
+CEILINGS = {  # the code takes the requests a second of the busiest route times 0.05 s, and at least 10
     "increments_open": 25, "reads": 50, "children_open": 50, "posts": 50, "visits": 50, "receipts": 50, "series": 10,
     "console": 10, "health": 10,
 }  # fmt: skip

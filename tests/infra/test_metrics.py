@@ -149,6 +149,7 @@ def test_each_metric_of_tally_that_is_read_is_written_with_its_dimensions_and_un
         written |= written_metrics(capsys.readouterr().out)
     read = {series: units for series, units in read_metrics(prod).items() if series[0] == observe.NAMESPACE}
     assert set(read) - set(written) == set(), "these metrics are read and not written"
+    # Alarms read `Failed` only of functions that start from snapshots.
     expected = {series for series in written if series[1] != "Failed" or series in read}
     assert set(read) == expected, "some metrics are written and not read"
     for series, units in read.items():

@@ -22,7 +22,7 @@ RUNBOOK_PAGE = ROOT / "docs" / "runbook.md"
 RUNBOOK = RUNBOOK_PAGE.read_text()
 SCREEN_LINES_MAX = 40  # of an alarm's section, so that the section fits on one screen
 WORDS_PER_ALARM_MAX = 150  # words of the whole page, divided by the number of alarms
-NOT_METRICS = {"SERVICE", "CODE_VERSION", "NAMESPACE", "COUNTER", "CONSUMER", "VERSION"}
+NOT_METRICS = {"SERVICE", "CODE_VERSION", "NAMESPACE", "COUNTER", "CONSUMER", "VERSION"}  # other texts of observe.py
 WRITTEN = {  # the constants of tally/observe.py that name metrics
     value: name
     for name, value in vars(observe).items()
@@ -197,7 +197,7 @@ RULES = {  # to check the declarations: the rule of each alarm, as `alarm_rule` 
     "dead-letters-rollup": ("Sum", "> 0", 1, 300, "notBreaching"),
     "dead-letters-bookkeeper": ("Sum", "> 0", 1, 300, "notBreaching"),
     "lost-records": ("Maximum", "> 0", 1, 60, "ignore"),
-    "sweep": ("runs - FILL(failed, 0)", "< 1", 2, 300, "missing"),  # missing data changes its state, which sends a mail
+    "sweep": ("runs - FILL(failed, 0)", "< 1", 2, 300, "missing"),  # missing data changes the state, which mails
     "unjudged": ("Maximum", "> 0", 15, 60, "ignore"),
     "events": ("Maximum", "> 900", 2, 60, "ignore"),
     "holds": ("Maximum", "> 0", 5, 60, "ignore"),
@@ -246,7 +246,7 @@ def test_a_front_door_that_lets_no_request_through_raises_an_alarm(
     """If no request reaches the API, none of the API's other alarms has data."""
     [silence] = [alarm for name, alarm in alarms_of(behind_cdn).items() if name == "Tally-prod-silence"]
     assert alarm_rule(silence) == ("Sum", "< 1", 6, 3600, "missing"), (
-        "without data its state changes, which sends a mail"
+        "without data the alarm's state changes, which sends a mail"
     )
     assert {
         name.removeprefix("Tally-prod-edge-eu-west-1-"): alarm_rule(alarm) for name, alarm in alarms_of(edge).items()

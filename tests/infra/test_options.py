@@ -122,7 +122,7 @@ def test_zero_is_a_number_where_it_turns_something_off() -> None:
     assert (options.spot_check_units, options.strangers_concurrency) == (0, 0)
 
 
-def test_origins_are_not_changed() -> None:
+def test_origins_keep_their_spelling() -> None:
     origins = ("https://example.com", "http://localhost:8080", "http://[::1]:443", "https://a.example:80", "https://*")
     assert Options.from_context({"corsOrigins": ",".join(origins)}).cors_origins == origins
 
@@ -147,7 +147,7 @@ def test_a_region_without_snapshots_is_refused_if_functions_start_from_snapshots
 
 
 def test_a_backup_vault_in_the_region_and_account_of_the_tables_is_refused() -> None:
-    """A disaster there would destroy both the vault and the tables. A vault in another region or account is allowed."""
+    """One disaster could destroy both the vault and the tables. A vault in another region or account is allowed."""
     options = Options.from_context({"backupTo": VAULT})
     with pytest.raises(OptionsError, match="context backupTo is in eu-central-1 of account 210987654321") as refused:
         options.check_region("eu-central-1", "210987654321")

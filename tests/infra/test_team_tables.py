@@ -140,9 +140,8 @@ def test_a_table_that_is_imported_with_its_stream_counts_and_an_uncounted_table_
 def test_the_streams_reach_the_consumer_as_in_the_local_stack(shop: Template, counters: Path) -> None:
     deployed = [mapping for mapping in mappings(shop).values() if mapping.function == "items"]
     assert {mapping.table.rstrip(HASH_CHARACTERS) for mapping in deployed} == {"Orders", "Store"}
-    surroundings = Surroundings(
-        "Tally", "v", {table: table.value for table in Table}, dict.fromkeys(Table, "s"), "bucket"
-    )
+    tables = {table: table.value for table in Table}
+    surroundings = Surroundings("Tally", "v", tables, streams=dict.fromkeys(Table, "s"), dead_letters="bucket")
     local = [
         mapping
         for mapping in parse(deployment_document(Declarations.load(counters), surroundings, "", "")).mappings
@@ -190,7 +189,7 @@ def test_the_bookkeeper_gathers_records_for_half_a_minute_unless_a_counter_notif
         assert {**before, window: 0} == {**after[name], window: 0}
 
 
-def test_only_functions_that_read_team_tables_know_their_names(shop: Template) -> None:
+def test_only_functions_that_read_team_tables_know_the_tables_names(shop: Template) -> None:
     tables_by_function = {}
     for module, name in shop.functions().items():
         variable = shop.resources[name]["Properties"]["Environment"]["Variables"].get("TALLY_TEAM_TABLES")

@@ -219,6 +219,7 @@ def _consume(month: Month, used: dict[str, float]) -> None:
     for records, metered_field in ((receipts, "receipts"), (counts, "new_items")):  # what the metric `Counted` counts
         window_s = 1 if month.notifies else BOOKKEEPER.window_s
         batches, tallies = consume(records, records, booking_units, window_s)
+        # The more records a batch has, the more of the window its records span.
         used["write"] += batches * minute_edge_units(tallies / batches, window_s * (1 - batches / (batches + records)))
         used["read"] += tallies * ENTRY_BYTES / (4 * KB) * SEGMENT_READS
         lines = sum(

@@ -22,7 +22,7 @@ from tally.settings import Settings
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-START_S = 1000.0  # not 0, because with 0 a "never" and "at the start" could not be told apart
+START_S = 1000.0  # not 0, in case Tally's code stores 0 for "never"
 PARTITION_WCU_PER_S, PARTITION_RCU_PER_S = 1000.0, 3000.0
 BURST_S = 1.0  # how long a partition keeps unused capacity; DynamoDB: up to 300 s, "best effort"
 NETWORK_S = 0.0015  # 0.75 ms for the request, 0.75 ms for the answer

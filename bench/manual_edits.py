@@ -126,7 +126,7 @@ class _Timeline:
         store, now_s = self.clients.store, self.clock.now_s
         watermark_ = watermark.read(store)
         watermark.advance(store, self._shards, watermark_, now_s)
-        judge.judge(store, watermark_, now_s, until_s=store.clock() + 50)
+        judge.judge(store, watermark_, now_s, until_s=store.clock() + 50)  # seconds that the judge may take
         drifts = {int(drift.target): drift.drift for drift in rows.all_rows(store)}
         for number, drift in drifts.items():
             if drift != number + 1:

@@ -93,7 +93,7 @@ class SoakSetup:
 
 @contextmanager
 def run_engine(folder: Path) -> Iterator[Engine]:
-    """Runs the engine on the file of a soak."""
+    """Runs the engine on the file of a soak. Until the soak sets its own environment, a minute has 1 s."""
     with Engine(folder / ENGINE) as engine:
         _set_environment(SoakSetup(folder, seed=0, minute_s=1, engine_endpoint=engine.endpoint))
         yield engine

@@ -332,8 +332,8 @@ class Client:
     def _note_child(self, intent: IntendedChange, body: Body, exists: bool) -> None:
         """Note a child that was put or removed. Without a key, wait until no late copy can change the child.
 
-        If a put without a key was spilled, remove the child at once, because a late copy of the put could undo a later
-        removal.
+        If a put without a key was spilled, remove the child at once, to test that a late copy of the put does not put
+        the child once more.
         """
         (entry,) = intent.entries
         spilled = exists and not intent.key and body["visible"] == "soon" and intent.late_until_s > time.monotonic()

@@ -197,7 +197,7 @@ RULES = {  # to check the declarations: the rule of each alarm, as `alarm_rule` 
     "dead-letters-rollup": ("Sum", "> 0", 1, 300, "notBreaching"),
     "dead-letters-bookkeeper": ("Sum", "> 0", 1, 300, "notBreaching"),
     "lost-records": ("Maximum", "> 0", 1, 60, "ignore"),
-    "sweep": ("runs - FILL(failed, 0)", "< 1", 2, 300, "missing"),  # missing data changes the state, which mails
+    "sweep": ("runs - FILL(failed, 0)", "< 1", 2, 300, "missing"),  # a change of state by missing data sends a mail
     "unjudged": ("Maximum", "> 0", 15, 60, "ignore"),
     "events": ("Maximum", "> 900", 2, 60, "ignore"),
     "holds": ("Maximum", "> 0", 5, 60, "ignore"),

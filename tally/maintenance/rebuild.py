@@ -1,15 +1,15 @@
 """Rebuilds tallies from receipts that the rollup lost.
 
-A stream keeps its records for a day. If the rollup is stalled for longer, it loses spilled receipts, which live for
-8 days. Each tally notes by how much the rollup moved the tally for the receipts of each day. If the sum of a day's
-receipts is larger than the note, the difference was lost. Receipts and notes use the day of the receipt, so late
-commits and redrives make no difference.
+A stream keeps its records for a day. If the rollup is stalled for longer, it loses records of spilled receipts. The
+receipts live for 8 days. Each tally notes by how much the rollup moved the tally for the receipts of each day. If the
+sum of a day's receipts is larger than the note, the difference was lost. Receipts and notes use the day of the receipt,
+so late commits and redrives make no difference.
 
 A rebuild reads a day when the day after it is judged, too, because no stream delivers the day's receipts after that.
 The rebuild adds and notes what is missing, on condition that the notes are unchanged, so a second rebuild finds
-nothing. Drift must be repaired first, and the rebuild subtracts what repairs have added. If the ledger may have lost
-records of those days, too, nobody knows which receipts a repair has added, so the rebuild adds nothing. A recount finds
-lost children (drift/recount.py).
+nothing. The ledger expects lost receipts, so they are drift, too. Drift must be repaired first, and the rebuild
+subtracts what repairs have added. If there were repairs, and the ledger may have lost records of those days, nobody
+knows what the repairs were for, and the rebuild adds nothing. A recount finds lost children (drift/recount.py).
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class Window(NamedTuple):
 
 
 def is_rebuildable(counter: Counter) -> bool:
-    """Returns whether the rollup adds receipts to a counter. For a counter of children, it adds the children."""
+    """Returns whether the rollup adds receipts to a counter. To a counter of children, the rollup adds the children."""
     return counter.may_roll_up and counter.child is None
 
 
 def notes_began_s(watermark_: Watermark) -> int:
-    """Returns when the ledger, or the backup's ledger, began: since then tallies note what the rollup adds."""
+    """Returns when tallies began to note what the rollup adds: with this ledger, or with the ledger of the backup."""
     return items.int_attribute(watermark_.item, "notes_began_s", items.int_attribute(watermark_.item, "began_s"))
 
 
@@ -72,7 +72,7 @@ def rebuild_window(store: Store, watermark_: Watermark, now_s: float) -> Window:
 
 def sum_receipts(store: Store, counters: Mapping[str, Counter], days: Window, sums: Accepted) -> Iterator[int]:
     """Adds the spilled receipts of these days to `sums`. Yields the number of receipts of each page of the scan."""
-    attributes = ("rollup", "at", "counter", "target", "amount", record.SOON)
+    attributes = ("rollup", "at", "counter", "target", "amount", record.SOON)  # SOON: of a batch
     first, last = days.first * tallies.MINUTES_PER_DAY, (days.last + 1) * tallies.MINUTES_PER_DAY - 1
     pages = queries.scan_pages(
         store,
@@ -85,7 +85,7 @@ def sum_receipts(store: Store, counters: Mapping[str, Counter], days: Window, su
     for page in pages:
         for receipt in page:
             amounts: list[tuple[str, str, int]] = []
-            with suppress(PoisonRecordError, *record.MALFORMED_ERRORS):  # the rollup adds nothing for a dead letter
+            with suppress(PoisonRecordError, *record.MALFORMED_ERRORS):  # a dead letter, for which the rollup adds 0
                 amounts = record.amounts_of(receipt, only_spilled=True)
             for name, target, amount in amounts:
                 counter = counters.get(name)
@@ -123,8 +123,9 @@ def missing_of(store: Store, counter: Counter, target: str, days: Mapping[int, D
 
 
 def _may_be_lost(counter: Counter, amount: int, of_day: DayReceipts) -> bool:
-    """Returns whether receipts may be lost. `amount`: a day's receipts less the day's note. If `amount` and the
-    counter's step differ in sign, voids may be lost. If the day has fewer voids, somebody removed receipts instead."""
+    """Returns whether the rollup may have lost receipts. `amount`: a day's receipts less the day's note. If `amount`
+    and the counter's step differ in sign, the rollup may have lost voids, up to all voids of the day. If `amount` is
+    larger than these, somebody deleted receipts."""
     if counter.delta is None or amount * counter.delta > 0:
         return amount != 0
     voided = of_day.down if counter.delta > 0 else of_day.amount - of_day.down
@@ -153,7 +154,7 @@ def find_missing(store: Store, counters: Mapping[str, Counter], accepted: Accept
 
 
 def _repaired(store: Store, counter: Counter, target: str, day: int, missing: int) -> int:
-    """Returns what repairs with the sign of `missing` have added since `day`, and since the last rebuild."""
+    """Returns what repairs with the sign of `missing` added since `day`. A rebuild has subtracted earlier repairs."""
     total = 0
     for entry in history.read_repairs(store, counter.name, target):
         if entry["how"] == history.REBUILD:

@@ -1,12 +1,13 @@
 """Repairs tallies by a proven amount, never by an overwrite, while other changes go on.
 
 The drift row of a tally says by how much the tally is wrong. A repair takes back the confirmed part in one transaction,
-on condition that the row is unchanged. The bookkeeper knows the repair by its nonce, and does not book the repair. A
-change that is on its way to the row reaches the row later, with or without the repair. So writers need not stop.
+on condition that the row is unchanged. The bookkeeper knows the repair by its nonce, and does not book the repair. The
+judge adds later minutes to the row, with or without the repair. So writers need not stop.
 
-A count of the children also shows what was wrong before the ledger began. But the ledger may find the same difference a
-minute later, and a second repair would add it twice. So if a count differs from the ledger, three exact counts must
-agree, the minutes of the first two must be judged, and no edit or repair may follow the first count.
+A count of the children also finds what was wrong before the ledger began. But the count may find an edit whose minute
+is not judged. The row gets that edit later, and a repair of the row would take the edit back a second time. So if a
+count differs from the ledger, three exact counts must agree, the minutes of the first two must be judged, and the
+ledger may have no edit or repair since the first count.
 
 A repair is refused until the judge has judged the minute of its request. When that minute is judged, the row has every
 edit and every redrive from before the request. While there is a dead letter, a repair is refused, too.
@@ -38,7 +39,7 @@ PAUSE_S_MAX = 0.2  # seconds between two tries; a conflicting transaction is ove
 WAIT_MAX = 20  # minutes for the judge, which is six to eight minutes behind if no consumer stalls
 WAITS_PER_MINUTE = 12  # reads of the watermark in a minute
 COUNTS_BEFORE = 2  # counts in judged minutes that must agree with the last count, if that count differs from the ledger
-SHARDS_CHECKED_MAX = 90  # shards that a repair checks, because a transaction takes 100 items
+SHARDS_CHECKED_MAX = 90  # shards that a repair checks: a transaction takes 100 items, with drift row and history
 
 
 class RepairNotReadyError(TallyError):
@@ -55,7 +56,7 @@ class OutOfBoundsError(TallyError):
 
 
 class DayReceipts(NamedTuple):
-    """The receipts of one tally and one day. `amount`: their sum. `down`: the sum of the negative amounts."""
+    """The spilled receipts of one tally and one day. `amount`: their sum. `down`: the sum of the negative amounts."""
 
     amount: int = 0
     down: int = 0
@@ -63,17 +64,17 @@ class DayReceipts(NamedTuple):
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong with a tally. `difference`: the amount that repairs the tally. `how`: its proof (history.py)."""
+    """What is wrong with a tally. `difference`: the amount to add to the tally. `how`: what proves the difference."""
 
     counter: Counter
     target: str  # the id of the tally
-    shards: Mapping[int, Item]  # the tally's items
-    drift: DriftRow
+    shards: Mapping[int, Item]  # the tally's items, by shard
+    drift: DriftRow  # the tally's drift row
     difference: int
     how: str = history.LEDGER
-    confirmed: int = 0  # the confirmed part of the drift
+    confirmed: int = 0  # the confirmed part of the drift; 0 if receipts, or a restore's count, prove the difference
     days: Mapping[int, int] = field(default_factory=dict)  # by day since 1970, the amount of the lost receipts
-    accepted: Mapping[int, DayReceipts] = field(default_factory=dict)  # by day since 1970, all receipts
+    accepted: Mapping[int, DayReceipts] = field(default_factory=dict)  # by day since 1970, all spilled receipts
     unproven_reason: str = ""  # why the difference is not proven; empty if it is
 
     @property
@@ -102,9 +103,10 @@ class Reconciler:
         """Returns what the ledger proves of one tally. `watermark_`: None: reads the watermark."""
         drift = rows.read_row(self.store, counter.name, target)
         confirmed = drift.confirmed_amount(watermark_ or watermark.read(self.store))
+        # If TTL may have removed the tally, a repair takes the drift from the row, and writes no tally.
         difference = -confirmed if periods.is_kept(counter, target, self.clock()) else 0
         if counter.numbered and difference * (counter.delta or 0) < 0:
-            difference = 0  # the number stays, because a repair would give out numbers twice
+            difference = 0  # an excess stays: callers have these numbers, and a repair would give them out twice
         shards = tallies.read_numbered_shards(Call(self.store), counter, target)
         return Finding(counter, target, shards, drift, difference, confirmed=confirmed)
 
@@ -114,14 +116,13 @@ class Reconciler:
 
     def minute_to_judge(self) -> int:
         """Returns the minute that must be judged for a repair that is requested now. Raises RepairNotReadyError."""
+        # This machine's clock may be slow. A sweep runs each minute, so now is at most one minute after the newest.
         minute, noted_s = self.store.settings.minute_of, self._require_complete_ledger().written_s
-        return max(minute(self.clock()), minute(noted_s) + 1)  # this machine's clock may be behind the sweep's
+        return max(minute(self.clock()), minute(noted_s) + 1)
 
     def wait_until_judged(self, required_minute: int, tell: Callable[[int], object] = lambda left: None) -> None:
-        """Waits until the judge has judged a minute.
-
-        Calls `tell` with the number of minutes that are not judged. Raises RepairNotReadyError after WAIT_MAX minutes.
-        """
+        """Waits until the judge has judged a minute. Calls `tell` with the number of minutes that are not judged.
+        Raises RepairNotReadyError after WAIT_MAX minutes."""
         for _ in range(WAIT_MAX * WAITS_PER_MINUTE):
             left = required_minute - watermark.read(self.store).judged
             if left <= 0:
@@ -131,11 +132,12 @@ class Reconciler:
         self._require_judged(required_minute)
 
     def count_again(self, counter: Counter, target: str, first: Recount | None) -> Sequence[Recount]:
-        """Returns the counts for `repair`: `first`, and a second count if `first` differs from the ledger. The minute
-        of `first` (None: no count) must be judged. `repair` needs the minute of the second count judged, too."""
+        """Returns the counts for `repair`: `first`, and a second count if `first` differs from the ledger. If there is
+        no exact `first`, returns no count, and the ledger decides. Call it when the minute of `first` is judged, and
+        `repair` when the minute of the second count is judged."""
         if first is None or first.unproven_reason:
             return ()
-        if first.low == self.find(counter, target).difference:
+        if first.low == self.find(counter, target).difference:  # `low` of an exact count: what the tally lacks
             return (first,)
         return first, self.count(counter, target)
 
@@ -151,8 +153,8 @@ class Reconciler:
     ) -> Finding | None:
         """Repairs one tally. Returns the finding with the amount; None if there is nothing to repair.
 
-        `by`, `why`: who repairs, and the reason, for the history. `required_minute`: must be judged. `counted`: from
-        `count_again`. Raises RepairNotReadyError, OutOfBoundsError, RepairContentionError.
+        `by`, `why`: who repairs, and the reason, for the history. `required_minute`: must be judged; -1: any minute.
+        `counted`: from `count_again`. Raises RepairNotReadyError, OutOfBoundsError, RepairContentionError.
         """
 
         def prove(watermark_: Watermark) -> Finding | None:
@@ -179,11 +181,8 @@ class Reconciler:
     def commit(
         self, name: str, prove: Callable[[Watermark], Finding | None], required_minute: int, by: str, why: str
     ) -> Finding | None:
-        """Commits the finding that `prove` returns. If something changed before the commit, calls `prove` again.
-        Returns the finding; None if `prove` found nothing.
-
-        Raises RepairNotReadyError, RepairContentionError.
-        """
+        """Commits the finding that `prove` returns. If its drift row or a shard has changed, calls `prove` once more.
+        Returns the finding; None if `prove` found nothing. Raises RepairNotReadyError, RepairContentionError."""
         for _ in range(REPAIRS_MAX):
             finding = prove(self._require_judged(required_minute))
             if finding is None or try_commit(self.store, repair_writes(self.store, finding, by, why, self.clock())):
@@ -192,12 +191,12 @@ class Reconciler:
         raise RepairContentionError(f"{name} changed at each attempt to repair it. Try again when it is calmer.")
 
     def _finding_by_count(self, finding: Finding, before: Sequence[Recount]) -> Finding:
-        """Counts once more, and returns the finding by the counts; or `finding` itself if the ledger explains the
-        counts, or no exact count is possible.
+        """Counts a last time, and returns the finding by the counts. Returns `finding` itself if the drift explains
+        the last count, if the last count is not exact, or if a part of the drift is unconfirmed.
 
-        An edit that is undone within its minute leaves no trace in the ledger. So one count proves nothing, because it
-        may have found such an edit. Two counts prove nothing, because the second may have found an edit that is not
-        judged. If a part of the drift is unconfirmed, the ledger decides alone. Raises RepairNotReadyError.
+        An edit that is undone within its minute leaves no trace in the ledger. If the first count finds such an edit,
+        and the last count finds an equal edit that is not judged, the two counts agree. So a count between the two must
+        agree, too, and its minute must be judged. Raises RepairNotReadyError if the counts prove no amount.
         """
         if finding.confirmed != finding.drift.drift:
             return finding
@@ -229,7 +228,7 @@ class Reconciler:
 
     def _require_complete_ledger(self) -> Watermark:
         """Returns the watermark. Raises RepairNotReadyError while there is a dead letter, because a redrive would add
-        what the repair has added, and while a loss waits for the restart of the ledger."""
+        what the repair has added, and after a loss until the judge has come to the resume minute."""
         if dead_letters.any_waiting(self.store):
             why = "There are dead letters, which may be the cause of drift."
             raise RepairNotReadyError(f"{why} Apply them first: run `tally repair` without an id.")
@@ -244,12 +243,13 @@ def repair_writes(store: Store, finding: Finding, by: str, why: str, now_s: floa
     """Returns the writes of one repair: the tally, its drift row, the history, and checks of its shards.
 
     A repair by the ledger takes back the confirmed drift. A repair by lost receipts makes the drift smaller, because
-    the ledger may know the same receipts as drift. A repair by a count sets the drift to 0.
+    the ledger may know the same receipts as drift. A repair by a count sets the drift to 0. `added` in the history: the
+    part of the amount that takes back no drift. No series has this part.
     """
     counter, target, amount = finding.counter, finding.target, finding.difference
     expected, transaction = _expectations(finding), list[Write]()
     if amount:
-        shard = min(finding.shards, default=min(1, counter.max_shards - 1))  # not shard 0, because its item is the post
+        shard = min(finding.shards, default=min(1, counter.max_shards - 1))  # a new shard 0 of likes would be a post
         move = Call(store), counter, target, shard, amount, store.settings.minute_of(now_s)
         add = tallies.add_write(*move, nonce_prefix=tallies.REPAIR_NONCE_PREFIX, debt=counter.debt)
         add = tallies.with_day_notes(add, finding.days) if finding.days else add
@@ -266,7 +266,7 @@ def repair_writes(store: Store, finding: Finding, by: str, why: str, now_s: floa
     assert min(drift, 0) <= left <= max(drift, 0), "a repair makes drift smaller"
     assert finding.how != history.LEDGER or amount in (0, -finding.confirmed)
     transaction.append(rows.drift_write(store, finding.drift, left, now_s))
-    numbers = {"before": finding.tally, "amount": amount, "added": amount + drift - left}  # added: in no series
+    numbers = {"before": finding.tally, "amount": amount, "added": amount + drift - left}
     texts = {"by": by, "why": why, "how": finding.how}
     return [*transaction, history.repair_entry_write(store, counter.name, target, now_s, numbers, **texts)]
 
@@ -274,8 +274,8 @@ def repair_writes(store: Store, finding: Finding, by: str, why: str, now_s: floa
 def _expectations(finding: Finding) -> dict[int, Expected]:
     """Returns what a repair expects of each shard: by a count, the number and nonce; by lost receipts, the day notes.
 
-    A repair also expects that missing shards stay missing, as many as fit into the transaction. If a shard that does
-    not fit is made, it does no harm, because the transaction that makes the shard also makes its child."""
+    A repair also expects that missing shards stay missing, as many as fit into the transaction. The shards of a counter
+    of children all fit. A further shard gets no day note, because no stream has receipts of these days."""
     counted = [finding.counter.attribute, "nonce"] if finding.how == history.RECOUNT else []
     names = counted or [tallies.day_note(day) for day in finding.days]
     if counted and len(finding.shards) > SHARDS_CHECKED_MAX:

@@ -4,11 +4,11 @@ Three tables that were restored to one second are not a snapshot of one moment. 
 records that the old streams had not delivered never arrive. But nothing writes to the restored tables. So a comparison
 needs no watermark: if a receipt or a child is not in its tally, it is missing, and the repair adds it.
 
-The repair deletes what the ledger has of the old streams: checkpoints, and segments that were not judged. The ledger
-begins as in a new stack. Minutes that the series have not summed up stay for the first sweep. The history and confirmed
-drift stay. Unconfirmed drift is deleted, because it may be half of a late change whose other half is in a deleted
-segment. If there was a dead letter or a recent redrive, confirmed drift is deleted, too, because it may be the other
-half of that record's change.
+The repair deletes what the ledger has of the old streams: checkpoints, losses, dead letters and the watermark. The
+ledger begins as in a new stack, and never judges the segments of the old streams. The first sweep adds to the series
+what they lack of these segments. The history and confirmed drift stay. Unconfirmed drift is deleted, because it may be
+half of a late change whose other half is not judged. If there was a dead letter or a recent redrive, confirmed drift is
+deleted, too, because it may be the other half of that record's change.
 
 Receipts show what a tally lacks: the tally notes what the rollup added for the receipts of each day. If the sum of the
 receipts is larger, the repair adds and notes the difference. On the first day of a stack these notes are not complete,
@@ -16,11 +16,12 @@ so the repair adds no receipts of that day. The repair counts the children of ea
 streams had not delivered: traffic of some seconds.
 
 If a counter has `visible="now"`, a change in the restored second may be halved: its receipt or its count is missing.
-Holds and repairs may be halved, too. AWS puts the tables' skew at much less than a second. No table shows the halves.
+Holds and repairs may be halved, too. No table shows the halves. AWS says that the moments of tables that are restored
+to one second differ by much less than a second.
 
-Copies of a vault are of three moments, which may be minutes apart. Tallies are as in `counts`, and spilled receipts
-are added. Of the ledger only the history and the holds stay, because drift may have appeared, or may have been
-repaired, between the moment of the ledger and the moment of `counts`.
+The copies of the three tables in a backup vault are of three moments, up to an hour apart. Tallies are as in `counts`,
+and spilled receipts are added. All drift is deleted, because drift may have appeared, or may have been repaired,
+between the moment of the ledger and the moment of `counts`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from .rebuild import Accepted, Window
 from .reconcile import Finding, RepairNotReadyError, repair_writes
 
 DELETED_AT_ONCE = 100  # items in a transaction
-ALL_TIME = float("inf")  # for `count_children`: no rollup runs that could add a child later
+ALL_TIME = float("inf")  # `added_s` of `count_children`: no rollup runs, so no child waits for the rollup
 
 Tell = Callable[[int], object]
 """A function that gets the number of items that were read."""
@@ -65,10 +66,8 @@ class AuditNote(NamedTuple):
 
 
 def table_moments(store: Store) -> dict[str, int]:
-    """Returns the time of each table's newest heartbeat, epoch seconds: the table's moment, to the minute; 0: none.
-
-    Call it before `repair_restored`, which deletes the ledger's time.
-    """
+    """Returns the moment of each table, to the minute, in epoch seconds: the time of the newest heartbeat, and of the
+    ledger's watermark; 0: the table has none. Call it before `repair_restored`, which deletes the watermark."""
 
     def newest(table: str, key: str, start: str) -> int:
         heartbeats: Item = {
@@ -88,7 +87,7 @@ def table_moments(store: Store) -> dict[str, int]:
 
 def known_drift(store: Store) -> list[DriftRow]:
     """Returns the drift that `repair_restored` deletes if the tables are of different moments."""
-    return [row for row in rows.all_rows(store) if row.drift]
+    return list(rows.all_rows(store))
 
 
 def is_repaired(store: Store, restored_s: float) -> bool:
@@ -137,7 +136,8 @@ def repair_restored(
 
 
 def _keep_unsummed_minutes(store: Store, restored_s: float) -> None:
-    """Removes the expiration of segments that the series have not summed up: in an old backup they have expired."""
+    """Removes the expiration of segments that the series lack, and of the last hour's running segments (hours.py). The
+    first sweep needs both, and in an old backup both have expired."""
     table, minute = store.settings.ledger_table, store.settings.minute_of
     progress = queries.get(store.client, table, keys.key(keys.PROGRESS_KEY, keys.PROGRESS_KEY))
     through = items.int_attribute(progress, "through", minute(restored_s))
@@ -151,7 +151,7 @@ def _keep_unsummed_minutes(store: Store, restored_s: float) -> None:
 
 
 def _drop_drift(store: Store, now_s: float, *, everything: bool) -> None:
-    """Deletes unconfirmed drift, or all drift."""
+    """Deletes unconfirmed drift. `everything`: deletes confirmed drift, too."""
     watermark_ = watermark.read(store)
     for row in list(rows.all_rows(store)):
         confirmed = 0 if everything else row.confirmed_amount(watermark_)
@@ -161,7 +161,7 @@ def _drop_drift(store: Store, now_s: float, *, everything: bool) -> None:
 
 
 def window(store: Store, restored_s: float) -> Window | None:
-    """Returns the days whose receipts and notes are complete; None if there is no such day."""
+    """Returns the days whose receipts and notes are complete; None if the ledger has no watermark."""
     minute = store.settings.minute_of
     began_s = rebuild.notes_began_s(watermark.read(store))
     if not began_s:
@@ -172,7 +172,7 @@ def window(store: Store, restored_s: float) -> Window | None:
 
 
 def _wrong_parents(store: Store, counters: Mapping[str, Counter], tell: Tell) -> Iterator[Finding]:
-    """Yields tallies that differ from the number of their children, and tallies that drift. A repair ends the drift."""
+    """Yields tallies that differ from their number of children, or drift. The repair of a tally also ends its drift."""
     drifting = {(row.counter, row.target) for row in rows.all_rows(store)}
     for counter, target, tally, children in recount.scan_parents(store, counters):
         tell(1 + children)
@@ -186,7 +186,7 @@ def _wrong_parents(store: Store, counters: Mapping[str, Counter], tell: Tell) ->
 
 
 def _restart_ledger(store: Store, restored_s: float) -> None:
-    """Deletes what the ledger has of the old streams. Keeps when the day notes began, as the notes stay."""
+    """Deletes the checkpoints, and replaces the watermark. Keeps the time when the day notes began."""
     for consumer in (ROLLUP, BOOKKEEPER):
         for table in (COUNTS, RECEIPTS):
             _delete_partition(store, keys.checkpoint_key(consumer, table, "")[0])

@@ -40,7 +40,7 @@ class Contents:
     """The sum of the expected amounts in the journal. `observed`: the sum of the observed amounts."""
     observed: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
     drifts: list[str] = field(default_factory=list)  # a line for each drift row that is not 0
-    dead_letters: list[str] = field(default_factory=list)  # their sort keys
+    dead_letters: list[str] = field(default_factory=list)  # the sort key of each
     judge: str = ""
     """The attributes of the judge's item in the ledger, as text."""
 

@@ -76,7 +76,7 @@ def _answer_of(answer: Any) -> Answer:
 
 
 def _counted_note(entry: IntendedEntry, tally_id: str, made_s: float, key: str, detail: object = "") -> Note:
-    """Returns the note of a counted entry. If its period is before `made_s` or after now, the note is WRONG."""
+    """Returns the note of a counted entry. If the tally's period is before `made_s` or after now, the note is WRONG."""
     first, last = (periods.tally_id(entry.counter, entry.id, at_s) for at_s in (made_s, time.time()))
     outcome = notes.COUNTED if first <= tally_id <= last else notes.WRONG
     return entry._replace(id=tally_id).note(outcome, key, detail)

@@ -40,8 +40,8 @@ class Monitor:
     accepted: Accepted = field(default_factory=Accepted)
     drifts: set[tuple[str, str, int]] = field(default_factory=set)
     errors: list[str] = field(default_factory=list)
-    drift_rows: int = 0
-    """Found so far. An unconfirmed row is no error: the two halves of a change may be judged at different times."""
+    drift_rows: int = 0  # how many drift rows the checks have found
+    """An unconfirmed row is no error: the two halves of a change may be judged at different times."""
     judged_minutes: int = 0  # since the first check that found a judged minute
     last_judged: int = -1  # the last judged minute; -1: Tally has judged no minute
     checks: int = 0

@@ -2,7 +2,7 @@
 
 The child's item is its own receipt: a second put of the child finds the item. If the call has an idempotency key, the
 transaction has a receipt, too. So a late retry does not put a child again that was removed after the first call. While
-the tally is hot, a put spills: it writes only the child, and the rollup adds the child to the tally.
+the tally is hot, a put spills: it leaves out the tally, and the rollup adds the child to the tally.
 
 The bookkeeper expects a change because of the child's item, and observes the change on the tally's item. A put stores
 the same minute in both items. A removal, such as an unlike, leaves no child that could store its minute. So the nonce
@@ -73,7 +73,7 @@ class _ChildRequest:
         return {**self.body, "changed": changed, **visible}
 
     def receipt(self, body: Body) -> Write | None:
-        """Returns the receipt's write, if the call has a key. It has no amount: the bookkeeper books only the child."""
+        """Returns the receipt's write; None without a key. The receipt has no amount, because the child is booked."""
         return self.draft.receipt(self.call, body) if self.draft else None
 
     def commit(self, write: Write, body: Body) -> Body:
@@ -124,7 +124,7 @@ def _apply_request(request: _ChildRequest) -> Body:
         try:
             return _put(request, new_shard) if request.puts else _remove(request, new_shard)
         except ChangeRefusedError as refused:
-            child, shard = refused.old_items[0], refused.shard
+            child, shard = refused.old_items[0], refused.shard  # None: the write's condition held; {}: there is no item
             if any(TOMBSTONE in (tally or {}) for tally in refused.old_items[1:]):
                 raise _refusal(request.counter, request.parent) from None
         if child is None:
@@ -138,17 +138,17 @@ def _apply_request(request: _ChildRequest) -> Body:
         if child.get("nonce") == {"S": request.call.nonce}:  # this call put the child, and the response was lost
             return request.answer(True, VISIBLE_SOON if "rollup" in child else VISIBLE_NOW)
         if child and not request.puts:
-            continue  # another call put the child after this call read it
+            continue  # another call removed or replaced the child after `_remove` read the child
         try:
             return _answer_unchanged(request)
         except ChangeRefusedError:
-            continue  # another call changed the child after this call read it
+            continue  # another call changed the child after this attempt
     raise StoreBusyError(f"This child of {request.counter.name} keeps changing.")
 
 
 def _put(request: _ChildRequest, shard: int | None) -> Body:
-    """Commits the child and the move of its tally. While the tally is hot, commits only the child, and the rollup adds
-    the child. Raises ChangeRefusedError."""
+    """Commits the child and the move of its tally. While the tally is hot, leaves out the move, and the rollup adds the
+    child. Raises ChangeRefusedError."""
     call, counter, parent = request.call, request.counter, request.parent
     minute, body = minute_now(call), request.answer(True)
 
@@ -162,7 +162,7 @@ def _put(request: _ChildRequest, shard: int | None) -> Body:
         return body
     except HotTallyError:
         assert may_spill, "the rollup would not add the child"
-    # The write of the child does not see whether the parent is missing or removed. This read costs 1 RCU.
+    # Without the tally's write, no condition fails if the parent is missing or removed. This read costs 1 RCU.
     if not _accepts_children(call, counter, parent):
         raise _refusal(counter, parent)
     child, body = _child_write(request, minute_now(call), **PENDING_ROLLUP), request.answer(True, VISIBLE_SOON)
@@ -178,7 +178,7 @@ def _remove(request: _ChildRequest, shard: int | None) -> Body:
     """Removes the child, and moves its tally by -1. Raises ChangeRefusedError, also if there is no child."""
     child = queries.get(request.call.store.client, request.location["TableName"], request.location["Key"])
     if not child or TOMBSTONE in child:
-        raise ChangeRefusedError([{}], 0)
+        raise ChangeRefusedError([{}], shard=0)  # as if the condition of the child had failed
     removal = _removal_write(request, child)
     minute, nonce_prefix = minute_now(request.call), tallies.removal_nonce(removal_pair_of(child))
 
@@ -191,7 +191,7 @@ def _remove(request: _ChildRequest, shard: int | None) -> Body:
 
 
 def removal_writes(call: Call, counter: Counter, parent: str, child: Item, shard: int) -> list[Write]:
-    """Returns the writes that remove the `child` that was read, and move a shard, which must be a tombstone, by -1."""
+    """Returns the writes that remove the read `child` of a removed parent, and move a shard, a tombstone, by -1."""
     id_ = child["SK"]["S"].removeprefix(counter.child_range[0])
     request = _ChildRequest(call, counter, parent, id_, puts=False, body={})
     nonce_prefix = tallies.removal_nonce(removal_pair_of(child))
@@ -203,20 +203,20 @@ def removal_writes(call: Call, counter: Counter, parent: str, child: Item, shard
 def _removal_write(request: _ChildRequest, child: Item) -> Write:
     """Returns the write that removes the child, on condition that `child` is as it was read.
 
-    A PutItem wrote a spilled child. If a late copy of this PutItem came after the removal, it would put the child once
-    more. So the removal puts a tombstone in place of the child, and the copy's condition fails. TTL removes tombstones.
+    A late copy of the request that put a spilled child would put the child once more. So the removal puts a tombstone
+    in place of a spilled child, and the copy's condition fails. TTL removes tombstones.
     """
     assert TOMBSTONE not in child, "the child is removed already"
     exists = {"ConditionExpression": "attribute_exists(SK)", "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
     as_read = items.with_expected(exists, {name: child.get(name) for name in ("at", "nonce")})
     write = {**as_read, "TableName": request.location["TableName"]}
     minute, minute_s = minute_of(child), request.call.store.settings.minute_s
-    # CREATED_AT may be the start of a day, so the minute tells whether a late copy can still arrive.
+    # CREATED_AT may be the start of a day, so the age is of the minute. The child may be from the minute's last second.
     age_s = math.inf if minute is None else (minute_now(request.call) - minute - 1) * minute_s
     if "rollup" not in child or age_s >= TOMBSTONE_KEPT_S:
         return {"Delete": {**write, "Key": request.location["Key"]}}
     has_user = not request.id.startswith(anonymous.CHILD_NAME_PREFIX)
-    tombstone = {name: child[name] for name in ("at", "rollup")}  # by these the rollup may still have to add the child
+    tombstone = {name: child[name] for name in ("at", "rollup")}  # a recount sees that the rollup may not have the put
     tombstone[TOMBSTONE] = {"N": str(anonymous.since_s(request.id, int(clock.now_s())))}
     tombstone["nonce"] = {"S": request.call.nonce}
     tombstone["expiration"] = {"N": str(ends_s(TOMBSTONE_KEPT_S, has_user=has_user))}
@@ -224,8 +224,8 @@ def _removal_write(request: _ChildRequest, child: Item) -> Write:
 
 
 def _answer_unchanged(request: _ChildRequest) -> Body:
-    """Answers `changed: false`, with a receipt if the call has a key. Raises ChangeRefusedError if another call has
-    changed the child after this call read it."""
+    """Answers `changed: false`, with a receipt if the call has a key. Raises ChangeRefusedError if there is now
+    something to change. Raises as `_accepts_children` for a removal, if the counter needs a parent."""
     if not request.puts and request.counter.parent_required:
         # has_child raises if the parent is missing. A missing child is not an error.
         has_child(request.call, request.counter, request.parent, request.id)
@@ -267,14 +267,14 @@ def _tally_write(request: _ChildRequest, shard: int, amount: int, minute: int, *
 
 
 def accepts_children_condition(counter: Counter) -> str:
-    """Returns a shard's condition for a new child: the parent is not removed, and exists if the counter needs it."""
+    """Returns the condition that a shard is not a tombstone, and exists if the counter needs a parent."""
     exists = "attribute_exists(PK) AND " if counter.parent_required else ""
     return f"{exists}attribute_not_exists({TOMBSTONE})"
 
 
 def _make_shard(request: _ChildRequest, shard: int) -> int | None:
-    """Makes a missing shard of a parent's tally. Returns the shard, or None if the tally is hot. If the parent is
-    missing or removed, raises the error of `_refusal`."""
+    """Makes a missing shard of a parent's tally. Returns the shard, or None if the tally is hot, so that the next put
+    spills. If the parent is missing or removed, raises the error of `_refusal`."""
     call, counter, parent = request.call, request.counter, request.parent
     missing = _refusal(counter, parent)
     if shard == 0:  # the call that made the parent made this shard
@@ -338,8 +338,8 @@ def has_child(call: Call, counter: Counter, parent: str, child: str) -> bool:
 
 
 def parents_with_child(call: Call, children_of: Mapping[Tally, str]) -> set[Tally]:
-    """Returns the parents that have their child. `children_of`: at most 100 parents, each with the id of a child. Costs
-    1 RCU for each child. A removed parent has a child until the sweep has removed the child."""
+    """Returns the parents whose child exists. `children_of`: at most 100 parents, each with the id of a child. Costs 1
+    RCU for each child. No parent is read, so a removed parent is returned until the sweep has removed the child."""
     child_keys = {tally: _child_key(*tally, child) for tally, child in children_of.items()}
     by_key = {(key["PK"]["S"], key["SK"]["S"]): tally for tally, key in child_keys.items()}
     keys, table = list(child_keys.values()), call.store.settings.counts_table
@@ -358,9 +358,9 @@ class ListedChild(NamedTuple):
 def list_children(
     call: Call, counter: Counter, parent: str, limit: int, after: str | None
 ) -> tuple[list[ListedChild], str | None]:
-    """Returns the children of a parent in the order of their encoded ids, and the cursor of the next page, if any.
+    """Returns at most `limit` children of a parent by their encoded ids, and the cursor of the next page, if any.
 
-    `after`: the percent-encoded child after which the page begins. Raises NotFoundError for a missing parent.
+    `after`: the encoded child before the page. Tombstones make a page shorter. Raises as `_accepts_children`.
     """
     partition, (first, last) = counter.partition_start + parent, counter.child_range
     after_key = None if after is None else first + after

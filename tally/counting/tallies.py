@@ -23,10 +23,10 @@ ROLLUP_NONCE_PREFIX, REPAIR_NONCE_PREFIX = "+", "~"
 TOMBSTONE = "gone"
 """The attribute of a tombstone: the tally of a removed parent, or the item of a spilled child that was removed."""
 START_ATTRIBUTE = "start"
-"""The attribute of a tally item that has the start of its number; missing if the start was 0."""
+"""The attribute of a tally item with the start that was declared at its first write; missing if this start was 0."""
 MINUTES_PER_DAY = 24 * 60
 DAY_NOTES_KEPT = 9  # days with a `day_note` on a tally: a spilled receipt lives for 8 days, which lie in 9 days of UTC
-OLD_DAY_NOTES_REMOVED = 12  # a write also removes the notes of so many days before the days that are kept
+OLD_DAY_NOTES_REMOVED = 12  # a write also removes the notes of so many earlier days; older notes stay
 
 
 class Tally(NamedTuple):
@@ -42,7 +42,7 @@ class Tally(NamedTuple):
 
 
 class State(NamedTuple):
-    """The number of an unsharded counter, and the version that every write of it increments (0: never written)."""
+    """The number of an unsharded counter, and the version that each write of the item increments (0: no write yet)."""
 
     value: int
     version: int
@@ -99,10 +99,11 @@ def stored_number(counter: Counter, item: Mapping[str, Any], missing: int) -> in
 
 
 def read_state(call: Call, counter: Counter, id_: str) -> State:
-    """Returns the number and the version of an unsharded counter by a strongly consistent read."""
-    of_tally = read_shards(call, counter, id_)
-    first = next((item for item in of_tally if item["SK"]["S"] == counter.sort_key), {})
-    return state_of(counter, first)._replace(value=sum_of_shards(counter, of_tally))
+    """Returns the number and the version of an unsharded counter by a strongly consistent read. If an earlier
+    declaration had several shards, the number is their sum."""
+    shards = read_shards(call, counter, id_)
+    first = next((item for item in shards if item["SK"]["S"] == counter.sort_key), {})
+    return state_of(counter, first)._replace(value=sum_of_shards(counter, shards))
 
 
 def state_of(counter: Counter, item: Mapping[str, Any]) -> State:
@@ -173,8 +174,8 @@ def commit_within_limits(
 ) -> None:
     """Commits `writes(shard)` as commit_change does, and repeats this with new limits if the cached limits were stale.
 
-    `index`: the index in `writes` of the write that moves the tally by `amount`. `debt`, `same_period`: as in
-    `limit_error`. Raises LimitReachedError, ChangeRefusedError for an earlier write, and the errors of commit_change.
+    `index`: the index in `writes` of the write that moves the tally by `amount`. Raises ChangeRefusedError if the
+    condition of an earlier write failed, LimitReachedError, and the errors of commit_change.
     """
     retries = None
     while True:
@@ -195,11 +196,11 @@ def _move_write(
     call: Call, counter: Counter, id_: str, shard: int, amount: int, minute: int, nonce_start: str = ""
 ) -> Write:
     """Returns the update without a condition. The item stores the start that its first write added. The bookkeeper
-    subtracts this start, because the bookkeeper's code may declare another start."""
+    subtracts the stored start from the number, because a deploy may change the declared start."""
     assert nonce_start in ("", ROLLUP_NONCE_PREFIX) or (
         nonce_start[0] in f"-{REPAIR_NONCE_PREFIX}" and nonce_start[-1] == "."
     ), "unknown nonce"
-    nonce = nonce_start + secrets.token_urlsafe(6)  # unique; has only letters, digits, `-` and `_` after `nonce_start`
+    nonce = nonce_start + secrets.token_urlsafe(6)  # the random part has no `+`, `~` or `.`, so it looks like no start
     write: Write = {
         "TableName": call.store.settings.counts_table,
         "Key": key(counter, id_, shard),
@@ -220,8 +221,8 @@ def _move_write(
 
 
 def with_day_notes(write: Write, days: Mapping[int, int]) -> Write:
-    """Returns an update of `add_write` that also notes what the rollup added for each day, and removes old notes.
-    `days`: the amounts of receipts by their day, counted in MINUTES_PER_DAY minutes since 1970."""
+    """Returns an update of `add_write` that also notes what is added for the receipts of each day, and removes old
+    notes. `days`: these amounts, by the day of the receipts since 1970."""
     last = max(days)
     assert last - DAY_NOTES_KEPT < min(days), "the write would remove a note that it sets"
     old = [last - DAY_NOTES_KEPT - days_ago for days_ago in range(OLD_DAY_NOTES_REMOVED)]
@@ -230,18 +231,18 @@ def with_day_notes(write: Write, days: Mapping[int, int]) -> Write:
 
 
 def day_note(day: int) -> str:
-    """Returns the attribute that says what the rollup added for the receipts of a day. No counter may declare it."""
+    """Returns the attribute that tells a rebuild what was added for a day's receipts. No counter may declare it."""
     return f"day#{day}"
 
 
 def limit_error(
     counter: Counter, bounds: Limits, id_: str, value: int, amount: int, debt: int = 0, *, same_period: bool = False
 ) -> LimitReachedError:
-    """Makes the error for an `amount` that does not fit at `value`, with the amount that is left.
+    """Makes the error for an `amount` that does not fit at `value`, the present number, with the amount that is left.
 
-    The amount left is below 0 if `value` is beyond the limit, because the limit was declared later. `debt`: how far the
-    amount may go beyond the limit. If the amount would fit into an empty period, the error says in how many seconds the
-    next period begins. `same_period`: the amount counts only in the period of `id_`, as in a void or a settled hold.
+    The amount left includes `debt`: how far the amount may go beyond the limit. The amount left is below 0 if
+    `value` is beyond that. If the amount would fit into an empty period, the error says in how many seconds the next
+    period begins, but not if `same_period`: the amount counts in no other period than that of `id_`, as in a void.
     """
     members: dict[str, int] = {}
     if not same_period and counter.period is not None and bounds.with_debt(debt).fits(counter.start + amount):
@@ -260,7 +261,7 @@ def limit_error_after(
     call: Call, counter: Counter, id_: str, old: Mapping[str, Any], amount: int, debt: int, *, same_period: bool
 ) -> LimitReachedError | None:
     """Returns the error for an `add_write` whose condition failed on the item `old`. Returns None if the limits of
-    `old` allow the amount, so the cached limits were stale."""
+    `old` allow the amount: the cached limits were stale, and this call has removed or replaced them."""
     bounds, value = limits.limits_from_item(call, counter, id_, old), state_of(counter, old).value
     if counter.limit_overrides and bounds.with_debt(debt).allows(value, amount):
         return None
@@ -275,7 +276,7 @@ def receipt_facts(counter: Counter, id_: str, amount: int, minute: int) -> dict[
 
 
 def batch_receipt_facts(moved: Mapping[Tally, int], pending: Mapping[Tally, int], minute: int) -> dict[str, Item]:
-    """Returns the attributes of a batch's receipt that describe its changes. `pending`: what the rollup adds."""
+    """Returns a batch receipt's attributes: `changes` has `moved`, and `soon` has what the rollup adds, `pending`."""
     attributes: dict[str, Item] = {"at": {"N": str(minute)}}
     for name, sums in (("changes", moved), ("soon", pending)):
         if sums:
@@ -299,7 +300,7 @@ def assign_write(
 ) -> Write:
     """Returns the update that sets the number of an unsharded counter to `value`, on condition that the item has the
     version of `state`. Each write of the number or of the override increments the version. So if the condition holds,
-    the limits that the caller read with the state, `bounds`, are still valid."""
+    `bounds`, the limits that the caller read after the state, are still valid."""
     assert counter.has_version, "shards 1, 2 … would keep their numbers"
     assert bounds.fits(value)
     write = _move_write(call, counter, id_, 0, value - state.value, minute)

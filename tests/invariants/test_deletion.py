@@ -37,7 +37,7 @@ from tests.tiers import in_long
 
 FOREVER = float("inf")
 ID = "p"
-WAIT_S = 60  # how long tombstones stay here, instead of 15 minutes, in which the simulated judge would run 15 times
+WAIT_S = 60  # how long tombstones stay here. In 15 minutes the simulated judge would run 15 times, which is slow
 WRITES = ("PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems")
 
 
@@ -211,9 +211,9 @@ def test_a_removed_parent_is_gone_at_once_and_its_id_is_taken_until_its_children
 
 def test_the_sweep_removes_children_with_their_tally_and_nothing_drifts(family: Family) -> None:
     family.make(70)
-    first_shard = replace(family.store, spread=Spread())
+    store_on_shard_0 = replace(family.store, spread=Spread())
     for user in range(0, 30, 2):  # the number of the first shard falls below zero
-        family.put(f"u{user}", False, store=first_shard)
+        family.put(f"u{user}", False, store=store_on_shard_0)
     for user in range(5):
         family.deployment.spill_like(f"spilled{user}", family.counter)
     family.remove()
@@ -368,10 +368,10 @@ def test_a_sweep_stops_at_its_time_limit_and_parents_of_all_counters_take_turns(
 def test_a_parent_that_drifts_waits_for_its_repair_and_does_not_delay_other_parents(
     family: Family, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for id_ in ("off", ID):
+    for id_ in ("drifting", ID):
         family.make(5, id_)
-    family.deployment.edit(7, family.counter, "off")
-    for id_ in ("off", ID):
+    family.deployment.edit(7, family.counter, "drifting")
+    for id_ in ("drifting", ID):
         family.remove(id_)
     assert family.sweep().children == 10
     family.deployment.skip(WAIT_S)
@@ -379,7 +379,7 @@ def test_a_parent_that_drifts_waits_for_its_repair_and_does_not_delay_other_pare
     assert "removed parent has a tally" in caplog.text
     assert len(family.removal_rows()) == 1
     family.deployment.run_until_confirmed()
-    assert family.deployment.reconciler().repair(family.counter, "off", "ann", "an edit") is not None
+    assert family.deployment.reconciler().repair(family.counter, "drifting", "ann", "an edit") is not None
     family.deployment.skip(WAIT_S)
     assert family.sweep() == SweptParents(0, 1, 0, True)
     assert family.removal_rows() == []
@@ -387,7 +387,7 @@ def test_a_parent_that_drifts_waits_for_its_repair_and_does_not_delay_other_pare
 
 @only_likes
 def test_a_repair_of_a_post_that_is_removed_before_the_repair_commits_makes_no_meta_item(family: Family) -> None:
-    """A `META` without an author is a post that nobody could read or write. So the repair moves another shard."""
+    """A `META` without an author is a post that nobody could read or write. So the repair writes to another shard."""
     family.make(5)
     family.deployment.edit(7)
     family.deployment.run_until_confirmed()
@@ -495,9 +495,8 @@ def test_a_removal_costs_the_documented_units(family: Family) -> None:
     assert sum(units for name, units in measured if name != "GetItem") == 6 + 15
     with family.world.measure_units() as measured:
         family.sweep()
-    assert (
-        sum(units for name, units in measured if name == "TransactWriteItems") == 16 * 4 + 4
-    )  # the likes, and the row, which gets a new key
+    # The likes, and the row, which gets a new key.
+    assert sum(units for name, units in measured if name == "TransactWriteItems") == 16 * 4 + 4
     family.deployment.skip(WAIT_S)
     with family.world.measure_units() as measured:
         family.sweep()

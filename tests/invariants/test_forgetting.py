@@ -78,7 +78,7 @@ def leave_traces(deployment: Deployment) -> None:
         deployment.like(QUOTED, post=post)
     deployment.like(QUOTED, post="own1")
     deployment.post(post="c")
-    deployment.store.breaker.trip("POST#c")
+    deployment.store.breaker.trip("POST#c")  # so the like spills
     deployment.like(QUOTED, post="c")
     deployment.store.breaker.trip("WORKSPACE#hot")
     for workspace in ("acme", "hot"):
@@ -162,9 +162,9 @@ def test_every_trace_of_the_user_and_no_other_is_removed_and_the_history_does_no
     )
     deployment.store.client.put_item(**marker["Put"])
     runs_at_start: list[Any] = []
-    direct = replace(deployment.store, client=world.raw)
+    other_process = replace(deployment.store, client=world.raw)
     world.proxy.forget()
-    world.proxy.plan = acting_before({0: lambda: runs_at_start.extend(history.forget_runs(direct, USER))})
+    world.proxy.plan = acting_before({0: lambda: runs_at_start.extend(history.forget_runs(other_process, USER))})
     code, out, err = forget_user(run)
     assert (code, out) == (0, "removed  2 posts, 6 children, 3 holds\nnothing is left\n")
     assert len(runs_at_start) == 1

@@ -1,4 +1,4 @@
-"""An import counts each row once for the name of its run, wherever the run dies, and makes no drift."""
+"""An import counts each row of a file once, though its process dies at any request, and causes no drift."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ LIKES, PLAYS, STOCK, USAGE = counters.LIKES, counters.PLAYS, counters.STOCK, cou
 
 @pytest.fixture
 def deployment(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> Deployment:
-    """A deployment that keeps receipts of imports for years. Powertools reads the real clock, which may be far ahead of
-    the simulated clock, so receipts of 30 days would look expired."""
+    """A deployment that keeps receipts of imports for years. Powertools, which reads receipts, has the real clock. It
+    may be far ahead of the simulated clock. By the real clock, receipts of 30 days would look expired."""
     monkeypatch.setattr(chunks, "KEPT_DAYS", 10**4)
     return deployment
 
@@ -75,7 +75,7 @@ def video_lines(id_prefix: str) -> list[str]:
 
 
 def is_counted_once(store: Store, lines: list[str]) -> bool:
-    """Whether each row of the file is counted once."""
+    """Returns whether the plays of each id are the sum of its rows in the file."""
     sums: dict[tuple[str, str], int] = {}
     for id_, number in (line.split(",") for line in lines[1:]):
         sums["plays", id_] = sums.get(("plays", id_), 0) + int(number)
@@ -172,7 +172,7 @@ def test_a_run_stops_before_its_first_receipts_expire(
 def test_a_run_counts_no_row_twice_after_its_receipts_are_deleted(
     store: Store, run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finished_file, interrupted_file = (run.file(*video_lines(name)) for name in ("w", "h"))
+    finished_file, interrupted_file = (run.file(*video_lines(name)) for name in ("done", "cut"))
     assert run.import_(finished_file) == 0
     with killing_at(store, 2, before=True):  # after the first chunk
         run.import_(interrupted_file)
@@ -187,7 +187,7 @@ def test_a_run_counts_no_row_twice_after_its_receipts_are_deleted(
     monkeypatch.setattr(time, "time", lambda: later_s)
     with pytest.raises(CommandError, match="its receipts have expired, so it cannot go on"):
         run.import_(interrupted_file)
-    assert is_counted_once(store, video_lines("w"))
+    assert is_counted_once(store, video_lines("done"))
 
 
 def test_an_import_puts_and_counts_each_child_once_and_keeps_the_time_of_its_row(
@@ -204,6 +204,7 @@ def test_an_import_puts_and_counts_each_child_once_and_keeps_the_time_of_its_row
     deployment.like("u0", liked=False, post="p")  # the second run does not put this like a second time
     assert run.import_(path, "likes") == 0
     assert "2 existed" in run.read_output()[0], "`early`, and the second row of `u1`"
+    # `p`: `early` and 70 users without `u0`; `q`: 70 users and `auth0|7`.
     assert (read_number(store, LIKES, "p"), read_number(store, LIKES, "q")) == (1 + 70 - 1, 70 + 1)
     page_of_children, _ = children.list_children(Call(store), LIKES, "q", 100, None)
     assert ("u69", 1_700_000_069) in page_of_children
@@ -394,7 +395,7 @@ def named_lines(errors: str) -> list[int]:
     [
         (b'id,value\n"ab0,5\n' + MANY_ROWS, 20_000, [2]),
         (b"id,value\n" + MANY_ROWS + b'"z,5\n', 20_000, [20_002]),
-        # The second quote ends the field that the first quote began. In the second file this row has two columns, too.
+        # Both quotes enclose one field. In the second file the row with this field has two columns, as a right row has.
         (b'id,value\na,1\n"b,2\nc,3\nd,4"\ne,5\n', 3, [3, 5]),
         (b'id,value\na,1\n"b,2\nc,3\nd",4\ne,5\n', 3, [3, 5]),
         (b'id,value\n"b,2\nc",4\ne,5\n', 1, [2, 3]),
@@ -524,6 +525,7 @@ def test_a_dry_run_writes_nothing_and_names_earlier_runs(store: Store, run: Comm
 
 
 def test_an_import_keeps_limits_and_sets_a_number_with_a_start_once(store: Store, run: Command) -> None:
+    """A row of `contest`, which has a start, sets the number. A second row of the same id is refused."""
     assert run.import_(run.file(NUMBERS_HEADER, "mug,5", "cup,-1", "mug,-3", "mug,-9"), "stock") == 1
     out, err = run.read_output()
     assert "line 3: 0 left.\n" in err
@@ -599,7 +601,7 @@ def test_the_receipts_of_an_import_are_kept_for_longer_than_the_import_may_take(
 def test_an_export_that_is_imported_into_empty_tables_gives_the_same_numbers(
     store: Store, run: Command, tmp_path: Path, engine: Engine
 ) -> None:
-    call, big = Call(store), 3 * 10**16  # JSON's floats are exact up to 9 * 10**15
+    call, big = Call(store), 3 * 10**16  # a float would not hold `big + 7` exactly
     for shard, amount in ((0, big), (3, 7)):
         store.client.update_item(**tallies.add_write(call, PLAYS, "v", shard, amount, 0))
     page = 'https://example.com/a,b?c="d"'

@@ -90,8 +90,8 @@ class Schedule:
         self.truth.starts.update(self.truth.accepted)
         world.wire.conflict_seed = self.chance.randrange(10**9)
         self.sleepers: list[Sleeper] = []
-        self.may_repair = True  # whether repairs and deploys may begin: until the callers stop
-        self.resume_minute = 0  # of the loss that `_forget_lost_drift` has seen last
+        self.may_repair = True  # False after the callers have stopped; then no repair and no deploy begins
+        self.resume_minute = 0  # of the loss that `_forget_lost_drift` has handled last
         self.last_checked_minute = 0  # the last minute whose rows `check` has compared
 
     # ---- the sweep ----
@@ -155,7 +155,8 @@ class Schedule:
     def _repair_later(
         self, tally: Tally, request: RepairRequest, tries: int = 15, *, is_recounted: bool = False
     ) -> None:
-        """Repair a tally after the minute of the request is judged, and after `recount`. `tries`: minutes to wait."""
+        """Repair a tally after the minute of the request is judged, and after `recount`. `tries`: minutes to wait.
+        `is_recounted`: `request` comes from `recount`."""
         if self.last_judged_minute() < request.minute:
             if tries and self.may_repair:
                 retry = partial(self._repair_later, is_recounted=is_recounted)

@@ -59,9 +59,9 @@ def test_a_change_costs_the_documented_units(world: World, clock: Clock) -> None
 
 def test_a_hold_with_a_longer_time_is_held_until_its_new_expiry_and_keeps_its_id(budget: Budget, clock: Clock) -> None:
     first, began_s = budget.place(30), int(time.time())
-    for passed_s in (50, 50, 50):
+    for _ in range(3):
         assert budget.change(first["hold"], ttl_s=60)[0] == first | {"expires_at": int(time.time()) + 60}
-        clock.pass_s(passed_s)
+        clock.pass_s(50)
         assert (budget.sweep().released, budget.held()) == (0, 30)
     assert refusal(partial(budget.hold, 971)).members["left"] == 970, "the first expiry of the hold has passed"
     clock.pass_s(9)
@@ -135,7 +135,7 @@ def test_a_hold_that_has_ended_is_not_changed_and_a_retry_of_an_earlier_change_g
     if state == OVERDUE:
         make_overdue(budget)
         budget.counter = declared
-    last_state = state if state in (COMMITTED, RELEASED, VOIDED) else EXPIRED  # as callers see the state
+    last_state = state if state in (COMMITTED, RELEASED, VOIDED) else EXPIRED  # "swept" and OVERDUE, too
     amount_left = budget.left()
     for amount, ttl_s in ((20, None), (None, 900), (50, 900)):
         error = refusal(partial(budget.change, hold_id, amount, ttl_s))
@@ -182,7 +182,7 @@ def test_expired_holds_are_released_before_a_larger_amount_is_refused_and_a_hold
     assert budget.change(hold_id, 1_000, 900)[0]["amount"] == 1_000
     assert (budget.held(), budget.left(), budget.equals_receipts()) == (1_000, 0, True)
     budget.commit(hold_id, 1_020)
-    if budget.counter.ceiling is not None:  # the quota is in debt by 20, and takes a hold below a higher ceiling only
+    if budget.counter.ceiling is not None:  # the quota is in debt by 20, so a hold fits only below a higher ceiling
         hold_in_debt = Budget(budget.world, replace(budget.counter, ceiling=1_100)).hold(5)
         assert refusal(partial(budget.change, hold_in_debt, 6)).members == {"left": 1_000 - 1_020 - 5}
         assert budget.change(hold_in_debt, 4)[0]["amount"] == 4, "a smaller amount is never refused"
@@ -198,7 +198,7 @@ def test_a_change_counts_in_the_period_of_the_hold_while_the_period_is_kept(worl
     assert (f"{OWNER}#{body['period']}", budget.left(today), budget.left()) == (today, 0, 0)
     minutes = Budget(world, MINUTES)
     hold_id = minutes.hold(30, ttl_s=600)
-    clock.pass_s(300)
+    clock.pass_s(300)  # MINUTES does not keep a period for so long
     error = refusal(partial(minutes.change, hold_id, 20))
     assert isinstance(error, NotFoundError)
     assert error.detail.startswith("minutes does not keep")
@@ -216,7 +216,7 @@ def test_a_retired_counter_changes_no_hold_and_answers_a_retry_of_an_earlier_cha
 
 @pytest.mark.parametrize("changes", [(20, None), (None, 900), (45, 900)], ids=["amount", "time", "both"])
 @pytest.mark.parametrize("other_act", ["commit", "commit at", "release", "change", "move", "sweep", "overdue"])
-@pytest.mark.parametrize("change_is_first", [True, False], ids=["after the change", "before the change"])
+@pytest.mark.parametrize("change_is_first", [True, False], ids=["the change is first", "the other act is first"])
 def test_no_amount_is_lost_or_counted_twice_if_another_call_acts_between_the_read_and_the_write_of_a_hold(
     budget: Budget, clock: Clock, other_act: str, changes: tuple[int | None, int | None], change_is_first: bool
 ) -> None:

@@ -16,7 +16,7 @@ import counters
 from tally import fields
 from tally.counter import CHANGES, Counter
 from tally.counting import batch, holds
-from tally.counting.receipts import ChangeAnswer
+from tally.counting.receipts import DAY_S, ChangeAnswer
 from tally.dynamo.client import Call
 from tally.errors import CounterRetiredError, InvalidInputError, KeyReusedError, LimitReachedError, PayloadTooLargeError
 from tally.operations import changes as operations
@@ -98,8 +98,7 @@ def test_the_receipt_of_a_batch_is_kept_for_the_longest_receipt_days_of_its_coun
     count(world, "order-1", [("usage", "ann", 1), ("stock", "mug", 1)], declared=declared)
     count(world, "order-2", [("usage", "ann", 1), ("plays", "mug", 1)], declared=declared)
     lifetimes_s = sorted(int(receipt["expiration"]["N"]) - time.time() for receipt in world.receipts())
-    day_s = 24 * 3600
-    assert [(lifetime_s + 60) // day_s for lifetime_s in lifetimes_s] == [1, 30]  # the test takes less than 60 s
+    assert [(lifetime_s + 60) // DAY_S for lifetime_s in lifetimes_s] == [1, 30]  # the test takes less than 60 s
 
 
 @pytest.mark.parametrize("soon", [False, True])
@@ -215,9 +214,8 @@ def test_a_retired_counter_refuses_the_whole_batch_and_a_batch_counted_before_is
 
 
 def test_a_retry_after_midnight_is_a_replay_of_the_period_of_the_first_try(world: World) -> None:
-    day_s = 24 * 3600.0
     changes = [("usage", "ann", 1), ("calls", "ann", 3)]
-    midnight_s = (time.time() // day_s + 1) * day_s
+    midnight_s = (time.time() // DAY_S + 1) * DAY_S
     assert count(world, "job-1", changes, now_s=midnight_s - 1) == (body(2, 2), False)
     assert count(world, "job-1", changes, now_s=midnight_s + 1) == (body(2, 2), True)
     today = time.strftime("%Y-%m-%d", time.gmtime(midnight_s - 1))
@@ -226,7 +224,7 @@ def test_a_retry_after_midnight_is_a_replay_of_the_period_of_the_first_try(world
         count(world, "job-2", changes, now_s=midnight_s - 1)
     members = {"entry": 1, "counter": "calls", "id": "ann", "period": today, "left": 2}
     assert error.value.members == members | {"retry_after_s": error.value.retry_after_s}
-    assert 0 < (error.value.retry_after_s or 0) <= day_s
+    assert 0 < (error.value.retry_after_s or 0) <= DAY_S
     assert count(world, "job-2", changes, now_s=midnight_s + 1) == (body(2, 2), False)
 
 
@@ -261,7 +259,7 @@ def test_a_hot_batch_moves_tallies_with_limits_now_and_spills_its_other_changes_
     world: World, streams: EngineStreams
 ) -> None:
     stock(world, 3)
-    for partition in ("VID#mug", "USER#ann"):
+    for partition in ("VID#mug", "USER#ann"):  # of plays and usage
         world.store.breaker.trip(partition)
     world.proxy.forget()
     assert count(world, "order-1", ORDER) == (body(3, 3, "soon"), False)

@@ -227,12 +227,12 @@ def test_a_release_of_a_committed_hold_is_refused_and_a_release_that_loses_each_
         counting.settle_hold(hold_id, RELEASED)
     clock.pass_s(61)
 
-    def commit_first(*arguments: Any, **more: Any) -> bool:
+    def commit_first(*arguments: Any, **options: Any) -> bool:
         if RELEASED in arguments:
             clock.pass_s(-10)
             assert counting.settle_hold(hold_id, COMMITTED)["changed"] is True
             clock.pass_s(10)
-        return transition(*arguments, **more)
+        return transition(*arguments, **options)
 
     monkeypatch.setattr(holds, "transition", commit_first)
     error = refusal(partial(counting.settle_hold, hold_id, RELEASED))
@@ -353,7 +353,7 @@ def test_a_hold_costs_the_documented_units_and_a_refusal_one_read_after_40_settl
         counting.settle_hold(released, RELEASED)
     writes = [units for name, units in measured if name == "TransactWriteItems"]
     assert writes == [6.0, 6.0, 4.0, 8.0]  # hold, hold, commit, release
-    assert cost.KINDS["hold"].writes == 6 + 4
+    assert cost.KINDS["hold"].writes == 6 + 4  # a hold and its commit
     for _ in range(40):
         counting.settle_hold(counting.place_hold(1, ttl_s=60)[0]["hold"], RELEASED)
     clock.pass_s(61)

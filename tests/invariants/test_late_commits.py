@@ -115,7 +115,7 @@ def test_the_receipt_of_a_hold_is_kept_as_long_as_the_hold_can_be_committed(budg
     budget.release(first[RELEASED]["hold"])
     budget.commit(first[COMMITTED]["hold"], 20)
     began_s, amount_left = time.time(), budget.left()
-    receipts = [receipt for receipt in budget.world.receipts() if "data" in receipt]  # not of commits and releases
+    receipts = [receipt for receipt in budget.world.receipts() if "data" in receipt]  # not commits, not releases
     records = budget.world.rows("HOLDS#SETTLED#")
     assert (len(receipts), len(records)) == (4, 2)
     for item in receipts + records:
@@ -160,7 +160,7 @@ def test_a_hold_is_kept_as_long_as_its_receipt_though_the_receipt_days_change(
     assert budget.sweep().released == 2
     receipts = {int(receipt["expiration"]["N"]) for receipt in world.receipts() if "data" in receipt}
     records = {int(record["expiration"]["N"]) for record in world.rows("HOLDS#SETTLED#")}
-    assert max(receipts) <= min(records), "DynamoDB may remove a hold before its receipt"
+    assert max(receipts) <= min(records), "no record of a hold expires before its receipt"
     clock.pass_s(began_s + 60 + old_days * DAY_S - 1 - clock.now_s)
     assert [budget.place(30, key)["state"] for key in keys.values()] == [RELEASED, COMMITTED, EXPIRED, EXPIRED]
     assert budget.commit(first["late"], 30)["changed"] is True
@@ -235,7 +235,7 @@ def test_a_void_marks_the_receipt_of_its_hold_as_voided(budget: Budget, clock: C
     table = budget.world.store.settings.receipts_table
     for receipt in budget.world.receipts():
         budget.world.raw.delete_item(TableName=table, Key={"id": receipt["id"]})
-    if budget.counter.period is None:  # the period of the quota is not kept any more
+    if budget.counter.period is None:  # the quota keeps no period for eight days
         assert budget.void(late_hold)["changed"] is True
 
 

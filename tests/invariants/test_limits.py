@@ -202,7 +202,7 @@ def test_a_retry_of_the_winner_is_a_replay_until_its_receipt_expires_though_no_n
         assert isinstance(error, LimitReachedError)
         assert error.members == {"left": 0}
     for fault in (faults.LOSE_RESPONSE, faults.TRUNCATE):
-        counting.world.proxy.plan = faults.always(fault, "GetItem")  # of the receipt
+        counting.world.proxy.plan = faults.always(fault, "GetItem")  # the read of the receipt fails
         with pytest.raises(StoreUnreachableError):
             counting.increment(DRAW, key="key-1")
     counting.world.proxy.plan = faults.no_faults
@@ -260,7 +260,7 @@ def test_a_call_whose_number_another_call_has_taken_gets_the_next_number_without
     for _ in range(3):
         counting.increment(counters.TICKET)
     counting.world.proxy.forget()
-    stale_state = tallies.State(1, 1)  # from before two other calls
+    stale_state = tallies.State(1, 1)  # the state before the last two increments
     monkeypatch.setattr(tallies, "read_state", lambda *_: stale_state)
     assert counting.increment(counters.TICKET)[0]["number"] == 4
     assert len(counting.world.requests("TransactWriteItems")) == 2

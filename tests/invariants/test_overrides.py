@@ -89,10 +89,6 @@ def refusal_members(store: Store, counter: Counter, amount: int, **options: Any)
     return dict(caught.value.members)
 
 
-def fault_count(world: World) -> int:
-    return sum(map(world.proxy.count_injected, FAULT_CHANCES))
-
-
 @pytest.mark.parametrize("counter", [QUOTA, *in_long([SEATS])], ids=lambda counter: counter.name)
 @pytest.mark.parametrize("seed", [0, *in_long([1, 2])])
 def test_concurrent_changes_reach_each_limit_exceed_none_and_are_refused_only_without_room(
@@ -126,7 +122,7 @@ def test_concurrent_changes_reach_each_limit_exceed_none_and_are_refused_only_wi
             accepted += sum(run_together(jobs))
         assert world.tally(counter, tally) == accepted == (40 if limit == 25 else limit)  # 25: the number stays 40
     assert wrongly_refused == []
-    assert fault_count(world) > 60
+    assert sum(map(world.proxy.count_injected, FAULT_CHANCES)) > 60
 
 
 @pytest.mark.parametrize("seed", [0, *in_long(range(1, 12))])
@@ -153,7 +149,7 @@ def test_an_override_that_is_put_at_the_edge_of_a_period_holds_in_the_next_perio
         ]
         chance.shuffle(jobs)
         run_together(jobs)
-        for store in stores:
+        for store in stores:  # their first write copies the override into the period
             with suppress(LimitReachedError):
                 retry_until_final(partial(count, store, QUOTA, 1, new_key()))
         assert copied_limit(world, clock()) == limit, turn
@@ -200,7 +196,7 @@ def test_a_removed_override_leaves_the_copied_limit_in_a_tally_until_the_next_wr
     assert copied_limit(world, clock()) == 5
     count(second, QUOTA, 7)
     (item,) = world.items(QUOTA.partition_start + periods.tally_id(QUOTA, ITEM, clock()))
-    assert (item[limits.OVERRIDE], limits.OVERRIDE_CEILING in item) == ({"S": "-"}, False)
+    assert (item[limits.OVERRIDE], limits.OVERRIDE_CEILING in item) == (limits.NO_OVERRIDE[limits.OVERRIDE], False)
     assert refusal_members(first, QUOTA, 3)["limit"] == refusal_members(second, QUOTA, 3)["limit"] == 10
 
 
@@ -222,7 +218,7 @@ def test_a_call_with_a_wrong_clock_is_judged_by_the_present_override(
 def test_a_call_that_began_in_the_last_period_is_judged_by_an_override_of_this_period(
     world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch, margin_s: int, limit: int
 ) -> None:
-    """If the change of the override did not allow for `margin_s`, it would not copy the override into that period."""
+    """If the change of the override did not allow for `margin_s`, the last period would keep the old override."""
     monkeypatch.setattr("tally.dynamo.clock.CLOCK_DIFFERENCE_S_MAX", margin_s)
     clock.pass_s(60 - clock() % 60)
     began_s = clock()
@@ -235,8 +231,8 @@ def test_a_call_that_began_in_the_last_period_is_judged_by_an_override_of_this_p
 def test_the_last_override_near_an_edge_holds_beyond_the_edge_though_its_clock_is_behind(
     world: World, clock: Clock
 ) -> None:
-    """The first override marks the period that begins CLOCK_DIFFERENCE_S_MAX later. By its clock, the second override
-    is too early to mark this period. So the first write of this period reads the override."""
+    """The first override puts a stale mark on the period that begins CLOCK_DIFFERENCE_S_MAX later. By its clock, the
+    second override is too early to write into this period. The mark makes the first write read the override."""
     clock.pass_s(60 - clock() % 60)
     put_override(world.store, QUOTA, 20)
     with clock.with_skew(-1):
@@ -397,7 +393,7 @@ def test_after_an_override_is_removed_the_present_declared_limit_holds(
     assert overrides.read_override(world.call(), counter, ITEM)["override"] is False
     (later_process,) = new_processes(world, 1)
     assert refusal_members(later_process, replace(counter, ceiling=20), 20)["limit"] == 20, (
-        "a deploy raised the limit, and no tally has a copy of the old one"
+        "a deploy raised the limit, and no tally has a copy of the old limit"
     )
     # The item of an override is deleted. Without periods, this item also has the number, and stays.
     assert (counter.partition_start + ITEM in {item["PK"]["S"] for item in world.items()}) == (counter is SEATS)
@@ -430,7 +426,7 @@ def test_an_override_decides_about_holds_and_expired_holds_are_released_to_make_
     put_override(counting.world.store, CREDIT, 2)
     assert refusal(partial(counting.place_hold, 1, counter=CREDIT)).members == {"left": -5, "limit": 2}
     clock.pass_s(61)
-    counting.place_hold(3, counter=CREDIT)  # the hold of 8 was released, and of 5 there is room for 3
+    counting.place_hold(3, counter=CREDIT)  # after the release of the hold of 8, 5 are left, 3 above the floor
     assert counting.stored(CREDIT) == 2
     assert refusal(partial(counting.increment, CREDIT, -1)).members == {"left": 0, "limit": 2}
 
@@ -490,7 +486,7 @@ def test_a_commit_is_judged_by_the_override_that_its_period_had_when_the_period_
     assert refusal(partial(commit, hold_of_5, 9, debtor)).members == {"left": debtor.debt, "limit": 60}
     assert commit(hold_of_5, 8, debtor)["amount"] == 8
     assert counting.world.tally(QUOTA, tally) == 20 + 35 + 8
-    place_hold(200)
+    place_hold(200)  # the present period has the newest override
 
 
 def test_each_change_of_a_batch_is_judged_by_the_override_of_its_id(world: World, clock: Clock) -> None:
@@ -541,7 +537,7 @@ def test_an_imported_number_is_judged_by_the_override_of_its_id(world: World) ->
 
 
 def test_a_number_with_a_start_is_imported_once_though_its_id_has_an_override(counting: Counting) -> None:
-    """Each override raises the version, also before there is a number."""
+    """An override raises the version before there is a number. So the import demands no number, not version 0."""
     call, rows = counting.world.call(), [NumberRow(1, ITEM, -25)]
     put_override(counting.world.store, CREDIT, -20)
     assert [row.why for row in imports.import_numbers(call, CREDIT, "run", Chunk(0, rows))] == [
@@ -605,7 +601,7 @@ def test_overrides_cost_the_documented_units(world: World, clock: Clock) -> None
 
     read, write, daily = ("BatchGetItem", 2.0), ("TransactWriteItems", 4.0), counters.CALLS
     assert costs(lambda: count(first, daily, 1)) == [read, write], "the first change of a period copies the override"
-    assert costs(lambda: count(first, daily, 1)) == [read, write], "the limits were not cached before the copy"
+    assert costs(lambda: count(first, daily, 1)) == [read, write], "a process caches only limits that it read in a copy"
     assert costs(lambda: count(first, daily, 1)) == [write]
     assert costs(lambda: count(second, daily, 1)) == [read, write]
     assert costs(lambda: put_override(first, daily, 5000)) == [("TransactWriteItems", 6.0)]

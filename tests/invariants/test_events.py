@@ -57,13 +57,13 @@ class ListenedBus:
         """Do as EventBridge does: refuse some entries, accept the others, and perhaps lose the answer."""
         self.calls += 1
         refused = self.refuse.pop(0) if self.refuse else set()
-        accepted = [entry for place, entry in enumerate(Entries) if place not in refused]
+        accepted = [entry for index, entry in enumerate(Entries) if index not in refused]
         answers = iter(self.client.put_events(Entries=accepted)["Entries"] if accepted else ())
         if self.lost_answers:
             self.lost_answers -= 1
             raise ClientError({"Error": {"Code": "InternalFailure"}}, "PutEvents")
         refusal = {"ErrorCode": "ThrottlingException", "ErrorMessage": "slow down"}
-        return {"Entries": [refusal if place in refused else next(answers) for place in range(len(Entries))]}
+        return {"Entries": [refusal if index in refused else next(answers) for index in range(len(Entries))]}
 
     def received(self) -> list[str]:
         """Returns the names of the events that came since the last call, in any order."""
@@ -230,7 +230,7 @@ def test_the_stored_threshold_of_a_period_expires_after_a_year_and_without_perio
     if period:
         expires_s = int(reached_threshold["expiration"]["N"])
         assert expires_s >= time.time() + levels.PERIOD_KEPT_S
-        assert expires_s % DAY_S == 0, "an exact time would reveal a visitor"
+        assert expires_s % DAY_S == 0, "an exact time would reveal when a visitor came"
 
 
 def test_a_sum_that_stops_just_below_a_threshold_crosses_the_threshold_with_the_next_change(
@@ -321,7 +321,7 @@ def test_a_record_that_cannot_be_read_has_no_events_until_it_is_redriven(
     right_number = poison["dynamodb"]["NewImage"]["qty"]
     poison["dynamodb"]["NewImage"]["qty"] = {"S": "many"}
     deliver(stream, [stock_record(1, 0, 7), poison, stock_record(3, 0, 1)], bus)
-    assert len(listened.received()) == 7 + 1
+    assert len(listened.received()) == 7 + 1, "the thresholds of the first and of the third record"
     (key,) = stream.bucket.objects
     dead_letter = json.loads(stream.bucket.objects[key])
     dead_letter["record"]["dynamodb"]["NewImage"]["qty"] = right_number  # as an operator corrects the record

@@ -98,7 +98,7 @@ def test_a_watermark_without_a_closed_minute_judges_nothing(store: Store, withou
     assert (drifts(store), watermark.last_judged_minute(store)) == ({}, M - 1)
 
 
-# The halves of an unlike: the like item is deleted (expected), and the tally falls (observed).
+# The halves of an unlike: the like item is deleted (expected), and the tally falls (observed). `pair` names the unlike.
 ITEM_DELETED, TALLY_FELL = (
     JournalEntry("likes", "p", "0123456789ab", -1, 0),
     JournalEntry("likes", "p", "0123456789ab", 0, -1),
@@ -109,7 +109,8 @@ def test_one_half_of_an_unlike_without_the_other_half_is_drift(store: Store) -> 
     book(store, M, ITEM_DELETED, ITEM_DELETED._replace(pair="x", id="q"))
     book(store, M, ITEM_DELETED._replace(pair="x", counter="other", observed=5), name="s#2")
     book(store, M + 1, TALLY_FELL._replace(pair="another"))
-    assert run(store, M + 1).changes == 4  # one of each tally in minute M, and one in the next minute
+    assert run(store, M + 1).changes == 4  # a row of each of three tallies in minute M, and one row in minute M + 1
+    # The halves of `p` are of two unlikes: drift of 1 in minute M, and of -1 in the next minute.
     assert (row(store, "p", "likes"), row(store, "q", "likes")) == (
         DriftRow("likes", "p", 0, M + 1, 0),
         DriftRow("likes", "q", 1, M, 60 * M),
@@ -328,7 +329,7 @@ def test_rows_outside_a_transaction_are_written_by_threads_at_once(
 
 def drift_of_targets(number: int) -> dict[str, int]:
     """Returns a different drift for each of `number` targets."""
-    return {f"v{place}": place + 1 for place in range(number)}
+    return {f"v{index}": index + 1 for index in range(number)}
 
 
 @pytest.mark.parametrize(("number", "operations"), [

@@ -236,7 +236,7 @@ def test_a_call_whose_change_stays_in_progress_finds_the_store_unreachable_at_it
     limited, call = world.with_deadline(within_s=0.5)
     with pytest.raises(StoreUnreachableError, match="The store failed"):
         limited.play(KEY, call=call)
-    assert 0 < limited.store.clock() <= 0.5, "the call stops at its deadline"
+    assert 0 < limited.store.clock() <= 0.5, "the clock began at 0, and the call stops at its deadline"
     assert world.tally() == 0
 
 

@@ -1,7 +1,7 @@
 /** Sends requests to Tally with the token and ETags. Puts errors into words, and notices a lost connection. */
 
 const ROOT = new URL("../", import.meta.url); // this file is /console/api.js
-const REQUEST_S_MAX = 15; // API Gateway answers within 30; a person has given up by then
+const REQUEST_S_MAX = 15; // shorter than API Gateway's 30 s, because nobody waits that long
 const PAUSES_S = [1, 2, 4, 8, 15]; // between two checks whether the connection is back
 const WORDS = {
   400: "Tally rejected this request.",
@@ -20,7 +20,7 @@ export class Failure extends Error {
     Object.assign(this, { words, status, lost, refused: status === 401 || status === 403 });
   }
 
-  /** Returns the failure for a status and a problem document. Refusals of API Gateway have no document. */
+  /** Returns the failure for a status and a problem document. API Gateway's own errors have no document. */
   static of(status, problem) {
     const detail = typeof problem?.detail === "string" ? problem.detail : "";
     const standard = WORDS[status] ?? (status >= 500 ? `Tally failed (${status}).` : `Tally answered ${status}.`);
@@ -52,12 +52,15 @@ export class Api extends EventTarget {
     return (await this.getWithTag(path, query, undefined, signal)).body;
   }
 
-  /** Returns the body of `GET path/any`; without a token, if anyone may read (`isPublic`), of `GET path`. */
+  /**
+   * Returns numbers of a counter. With a token, asks for `path/any`, which has every counter for the scope tally/read.
+   * Without a token, asks for `path` if the counter `isPublic`, and otherwise fails, so that the page asks for a sign-in.
+   */
   async any(path, query, signal, isPublic = true) {
     return this.get(this.token() || !isPublic ? `${path}/any` : path, query, signal);
   }
 
-  /** Returns `{body, tag}`; `{body: null, tag}` if the answer has the same ETag as before. Throws Failure. */
+  /** Returns `{body, tag}`; `{body: null, tag}` if the answer has the ETag `tag`. Throws Failure. */
   async getWithTag(path, query = {}, tag, signal) {
     const url = new URL(path.replace(/^\//, ""), ROOT);
     for (const [name, value] of Object.entries(query))

@@ -175,7 +175,7 @@ class SegmentRun(Run):
                 self.events += effect.events
                 continue
             self.metered_changes[effect.counter] += effect.expected != 0 and effect.day < 0  # imports are not traffic
-            if effect.minute <= self.context.last_closed_minute:
+            if effect.minute <= self.context.last_unbookable_minute:
                 effect = effect._replace(minute=self.context.open_minute, pair="")
             if self.context.is_drift_exempt:
                 effect = effect._replace(observed=effect.expected)
@@ -189,7 +189,7 @@ class SegmentRun(Run):
         settings, now_s = call.store.settings, clock.now_s()
         name = f"{self.context.table}#{self.context.shard}#{self.first}"  # no other run has this name
         entries = self.segments()
-        assert min(entries, default=self.context.open_minute) > self.context.last_closed_minute, "its minute is judged"
+        assert min(entries, default=self.context.open_minute) > self.context.last_unbookable_minute, "it is judged"
         written = [
             segments.segment_write(settings, minute, self.context.bucket, name, of_minute, now_s)
             for minute, of_minute in entries.items()

@@ -119,7 +119,7 @@ class Batch:
             for _ in range(CHECKPOINT_READS_MAX):
                 # Each try reads in this order: minutes may have closed, and `_prefetch` must follow the checkpoint.
                 if self.consumer.needs_watermark:
-                    closed = watermark.ensure_begun(self.call, made_s).last_closed_minute(store.settings)
+                    closed = watermark.ensure_begun(self.call, made_s).last_unbookable_minute(store.settings)
                 checkpoint = Checkpoint.of(get(store.client, store.settings.ledger_table, self._key))
                 self._prefetch(numbered.values())
                 context = BatchContext(self.table, self.shard, store.settings.minute_of(clock.now_s()), closed)

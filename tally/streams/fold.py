@@ -39,7 +39,7 @@ class Effect(NamedTuple):
 class BatchContext(NamedTuple):
     """Where a batch comes from and how it is booked.
 
-    `minute`: the current minute. `last_closed_minute`: the last minute that takes no entry (-1: every minute takes
+    `minute`: the current minute. `last_unbookable_minute`: the last minute that takes no entry (-1: every minute takes
     entries). `is_drift_exempt`: the batch is a redriven dead letter from before the ledger's restart. The other half of
     the letter's change is lost or skipped, so the amount is booked as expected and as observed, and causes no drift.
     """
@@ -47,7 +47,7 @@ class BatchContext(NamedTuple):
     table: str
     shard: str
     minute: int = 0
-    last_closed_minute: int = -1
+    last_unbookable_minute: int = -1
     is_drift_exempt: bool = False
 
     @property
@@ -57,9 +57,9 @@ class BatchContext(NamedTuple):
 
     @property
     def open_minute(self) -> int:
-        """The minute on which entries of closed minutes are booked: the current minute. If the clock is slow, the
-        second minute after the last closed minute, because the judge may be reading the first minute after it."""
-        return max(self.minute, self.last_closed_minute + 2)
+        """The minute on which entries of unbookable minutes are booked: the current minute. If the clock is slow, the
+        second minute after the last unbookable minute, because the judge may be reading the first minute after it."""
+        return max(self.minute, self.last_unbookable_minute + 2)
 
 
 @dataclass

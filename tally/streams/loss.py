@@ -24,6 +24,7 @@ from .lineage import BOOKKEEPER, COMMIT_GRACE
 
 LETTER_PREFIX, GAP_PREFIX = "letter#", "gap#"  # of a loss's name: a discarded dead letter, or a time without proof
 NOTHING_LOST_S = 10**11  # later than every time, so no loss delays `as_of`
+LETTER_WAITS_MINUTE = 10**11  # later than every minute: as `redriven_until`, while a dead letter waits
 
 
 class Loss(NamedTuple):

@@ -2,8 +2,8 @@
 
 Reads show the watermark as `as_of`, and the judge judges no minute after it. A consumer that reports nothing proves
 nothing. Each sweep reads how far the consumers have come (lineage.py), sends a heartbeat into every open shard of both
-streams, and notes what is proven. Readers and the judge use the note of the sweep before, because a transaction's
-checkpoint may be visible some seconds before its other writes.
+streams, and stores what is proven. A transaction's checkpoint may be visible some seconds before its other writes. So
+the judge uses the watermark that the previous sweep stored. A sweep stores for readers what the previous sweep proved.
 
 The rollup's own writes make stream records, which the bookkeeper must pass, too. So a sweep stores a probe, which has
 two times: how far the rollup has come, and when the rollup's writes are visible. When the bookkeeper has passed the
@@ -39,9 +39,9 @@ from .lineage import (
 )
 from .lineage import COMMIT_GRACE as COMMIT_GRACE
 from .lineage import CONFIRM_AFTER as CONFIRM_AFTER
-from .loss import NOTHING_LOST_S, Loss
+from .loss import LETTER_WAITS_MINUTE, NOTHING_LOST_S, Loss
 
-CACHE_S = 1.0  # a process reads the JUDGE item for `as_of` at most this often
+CACHE_S = 1.0  # a process reads the watermark for `as_of` at most this often
 WATERMARK_KEY = keys.key(keys.JUDGE_KEY, keys.JUDGE_KEY)
 # The attributes of the watermark that no sweep may lower.
 _MONOTONIC = ("journal_complete_s", "bookkeeper_passed_s", "rollup_passed_s", "rollup_booked_s", "resume_minute")
@@ -52,9 +52,9 @@ class Watermark:
     """The watermark as the ledger has it. Times are in epoch seconds; 0: there is no watermark.
 
     `judged`: the last judged minute (-1: no minute is judged). `journal_complete_s`: the bookkeeper has passed every
-    record from before this time, and what the rollup wrote for these records. `rollup_passed_s`: the rollup has added
-    every change from before this time. `reads_complete_s`: readers see every change from before this time. `item`: the
-    JUDGE item. `written_s`: when a sweep wrote the item, by DynamoDB's clock.
+    record from before this time, and what the rollup wrote for these records. `rollup_passed_s`: the rollup has passed
+    every record from before this time. `reads_complete_s`: readers see every change from before this time. `item`: the
+    stored item. `written_s`: when a sweep wrote the item, by DynamoDB's clock.
     """
 
     judged: int = -1
@@ -69,11 +69,11 @@ class Watermark:
         complete_s = self.journal_complete_s - CLOCK_SKEW * settings.minute_s
         return settings.minute_of(complete_s) - COMMIT_GRACE - 1 if self.journal_complete_s else -1
 
-    def last_closed_minute(self, settings: Settings) -> int:
-        """Returns the last minute that takes no more entries: it is judged, or is before the first minute to judge.
+    def last_unbookable_minute(self, settings: Settings) -> int:
+        """Returns the last minute that takes no entries: it is judged, or is before the first minute to judge.
 
-        The judge starts with the minute in which the ledger began (`ensure_begun`). In restored tables the judge starts
-        when no commit from before the backup is left.
+        The judge starts with the minute in which the ledger began (`ensure_begun`). In restored tables the judge skips
+        the minutes that may have entries of the old streams, because the other halves may be missing.
         """
         began_s, restored_s = (items.int_attribute(self.item, name) for name in ("began_s", "restored_s"))
         first = settings.minute_of(began_s)
@@ -82,12 +82,13 @@ class Watermark:
 
     def last_added(self, minute: int) -> list[str]:
         """If a judge stopped within this minute, returns counter and id of the last judged tally; otherwise []."""
-        noted, *after = json.loads(self.item["after"]["S"]) if "after" in self.item else (-1,)
-        return after if noted == minute else []
+        stopped_in, *tally = json.loads(self.item["after"]["S"]) if "after" in self.item else (-1,)
+        return tally if stopped_in == minute else []
 
     @property
     def warm_up_until(self) -> int:
-        """Until this minute is judged, no drift is confirmed: a change from before the ledger may be on two minutes."""
+        """Until this minute is judged, drift that began in this ledger is not confirmed, because the two halves of a
+        change from before the ledger began may be booked on different minutes."""
         return items.int_attribute(self.item, "warm_up_until", -1)
 
     @property
@@ -97,7 +98,7 @@ class Watermark:
 
     @property
     def resume_minute(self) -> int:
-        """The first minute that is judged after a loss of the ledger's records; 0: there was no loss."""
+        """The first minute that is judged after records that the bookkeeper lost; 0: it has lost no records."""
         return items.int_attribute(self.item, "resume_minute")
 
     @property
@@ -107,7 +108,7 @@ class Watermark:
 
     @property
     def has_unjudged_redrive(self) -> bool:
-        """Whether a dead letter waited at the last sweep, or was redriven on a minute that is not judged."""
+        """Whether a dead letter waited at the last sweep, or may have been redriven on a minute that is not judged."""
         return items.int_attribute(self.item, "redriven_until", -1) > self.judged
 
     def as_of(self, settings: Settings) -> int | None:
@@ -115,11 +116,11 @@ class Watermark:
         return int(self.reads_complete_s - CLOCK_SKEW * settings.minute_s) if self.reads_complete_s else None
 
     def judged_up_to(self, settings: Settings) -> int | None:
-        """Returns the end of the last judged minute, epoch seconds; None before judging starts."""
+        """Returns the end of the last judged minute, epoch seconds; None: no minute is judged."""
         return None if self.judged < 0 else (self.judged + 1) * settings.minute_s
 
     def is_too_fresh(self, settings: Settings, now_s: float) -> bool:
-        """Returns whether a sweep wrote this watermark so recently that what it proves may not be visible."""
+        """Returns whether a sweep has just written this watermark: writes that it proves may not be visible yet."""
         return abs(now_s - self.written_s) < VISIBILITY_DELAY * settings.minute_s
 
 
@@ -127,8 +128,8 @@ def read(store: Store) -> Watermark:
     """Returns the watermark. Raises ConfigurationError if the ledger is in another format than this Tally reads."""
     item = queries.get(store.client, store.settings.ledger_table, WATERMARK_KEY)
     if (format_ := items.int_attribute(item, "format", keys.FORMAT)) != keys.FORMAT:
-        why = f"The ledger is in format {format_}, and this Tally reads format {keys.FORMAT}."
-        raise ConfigurationError(f"{why} Run the version of Tally that wrote the ledger.")
+        formats = f"The ledger is in format {format_}, and this Tally reads format {keys.FORMAT}."
+        raise ConfigurationError(f"{formats} Run the version of Tally that wrote the ledger.")
     times = ("journal_complete_s", "rollup_passed_s", "reads_complete_s")
     return Watermark(
         judged=items.int_attribute(item, "judged", -1),
@@ -141,8 +142,8 @@ def read(store: Store) -> Watermark:
 def ensure_begun(call: Call, made_s: float | None) -> Watermark:
     """Returns the watermark. If the ledger has not begun, begins it at `made_s`, the time of a record (None: now).
 
-    A consumer calls this before it books the record. Otherwise the record's minute might be before the ledger's first
-    minute, which the judge never judges. Raises StoreBusyError if conflicts outlast the retries.
+    The bookkeeper calls this before it books the record. Otherwise the record might be booked on a minute before the
+    ledger began, and the judge judges no such minute. Raises StoreBusyError if conflicts outlast the retries.
     """
     watermark_ = read(call.store)
     if "began_s" in watermark_.item:
@@ -157,12 +158,12 @@ def ensure_begun(call: Call, made_s: float | None) -> Watermark:
 
 
 def last_judged_minute(store: Store) -> int:
-    """Returns the last judged minute; -1 before judging starts."""
+    """Returns the last judged minute; -1: no minute is judged."""
     return read(store).judged
 
 
 def pending_resume_minute(store: Store, watermark_: Watermark) -> int:
-    """Returns the first minute that is judged after every loss, also a loss that no sweep has seen; 0: no loss."""
+    """Returns `resume_minute` as the next sweep will store it: also after losses that no sweep has read."""
     return max([watermark_.resume_minute, *(lost.resume_minute for lost in loss.list_losses(store))])
 
 
@@ -191,21 +192,21 @@ _cached: tuple[str, float, int | None] | None = None
 
 
 def advance(store: Store, shards: StreamShards, before: Watermark, now_s: float) -> StreamsSnapshot:
-    """Reads how far the consumers have come, sends the heartbeats, and notes what is proven.
+    """Reads how far the consumers have come, sends the heartbeats, and stores what is proven.
 
     `before`: the watermark that an earlier sweep wrote, and that is not too fresh.
     """
     item, started_s = before.item, store.clock()
     streams = read_streams(store, shards, now_s)
-    # At this time, all that the rollup wrote before its checkpoints were read is visible.
+    # At `visible_s`, readers see all that the rollup had written when this sweep read the checkpoints.
     visible_s = now_s + store.clock() - started_s + VISIBILITY_DELAY * store.settings.minute_s
     send_heartbeats(streams, lambda table, name: heartbeat_write(store.settings, table, name, now_s))
     began_s = items.int_attribute(item, "began_s", int(now_s))
-    missing, gaps = _values_of_losses(store, before, now_s)
+    loss_values, gaps = _values_of_losses(store, before, now_s)
     values: dict[str, str | float] = {
         "format": keys.FORMAT,
         **_values_of_progress(streams, before, visible_s),
-        **missing,
+        **loss_values,
         "written_s": now_s,
         "began_s": began_s,
         "streams": _stream_arns(store.settings),
@@ -213,10 +214,10 @@ def advance(store: Store, shards: StreamShards, before: Watermark, now_s: float)
     assert all(int(values[name]) >= items.int_attribute(item, name) for name in _MONOTONIC)
     assert float(values["reads_complete_s"]) <= float(values["rollup_passed_s"])
     if before.judged < 0 and before.last_complete_minute(store.settings) >= store.settings.minute_of(began_s):
-        closed, minute_s = before.last_closed_minute(store.settings), store.settings.minute_s  # counts as judged
-        values |= {"judged": closed, "first_judged_s": (closed + 1) * minute_s}
-        values["warm_up_until"] = store.settings.minute_of(now_s) + 1
-    # If, after `before`, another sweep wrote the item or a consumer began the ledger, this sweep notes nothing.
+        judged = before.last_unbookable_minute(store.settings)  # the judge starts with the next minute
+        values |= {"judged": judged, "first_judged_s": (judged + 1) * store.settings.minute_s}
+        values["warm_up_until"] = store.settings.minute_of(now_s) + 1  # by then, older changes are booked
+    # If another sweep wrote the item after `before`, or a consumer began the ledger, this sweep stores nothing.
     expected = {name: item.get(name) for name in ("written_s", "began_s")}
     noted = items.update_write(store.settings.ledger_table, WATERMARK_KEY, values, expected=expected)
     try_commit(store, [noted, *(gap.as_write(store.settings) for gap in gaps)])
@@ -224,46 +225,47 @@ def advance(store: Store, shards: StreamShards, before: Watermark, now_s: float)
 
 
 def _values_of_progress(streams: StreamsSnapshot, before: Watermark, visible_s: float) -> dict[str, float]:
-    """Returns the watermark's attributes about the consumers' progress: the times that they have passed, and the probe.
+    """Returns the times that the consumers have passed, and the probe; after the bookkeeper has passed it, a new probe.
 
-    If the bookkeeper has passed the probe, returns the next probe. `visible_s`: when the rollup's writes are visible.
+    `rollup_booked_s`: the bookkeeper has booked what the rollup wrote for records from before this time. `visible_s`:
+    when readers see what the rollup has written.
     """
-    item, rolled_s, booked_s = before.item, *(int(streams.all_passed_s(name)) for name in (ROLLUP, BOOKKEEPER))
+    item, rollup_s, bookkeeper_s = before.item, *(int(streams.all_passed_s(name)) for name in (ROLLUP, BOOKKEEPER))
     names = ("probe_visible_s", "probe_rollup_s", "rollup_booked_s")
     probe_visible_s, probe_rollup_s, rollup_booked_s = (items.int_attribute(item, name) for name in names)
     has_passed_probe = probe_visible_s <= streams.passed_s(BOOKKEEPER, COUNTS)
     if has_passed_probe:
         rollup_booked_s = max(rollup_booked_s, probe_rollup_s)
-    # A probe that is later than a new probe is replaced, too: the clock of the sweep that stored it was ahead.
+    # A probe that is later than a new probe is replaced, too, because the clock of the sweep that stored it was ahead.
     if has_passed_probe or probe_visible_s > int(visible_s) + 1:
-        probe_visible_s, probe_rollup_s = int(visible_s) + 1, rolled_s
+        probe_visible_s, probe_rollup_s = int(visible_s) + 1, rollup_s
     return {
-        "journal_complete_s": max(before.journal_complete_s, min(booked_s, rollup_booked_s)),
-        "bookkeeper_passed_s": max(items.int_attribute(item, "bookkeeper_passed_s"), booked_s),
-        "rollup_passed_s": max(before.rollup_passed_s, rolled_s),
+        "journal_complete_s": max(before.journal_complete_s, min(bookkeeper_s, rollup_booked_s)),
+        "bookkeeper_passed_s": max(items.int_attribute(item, "bookkeeper_passed_s"), bookkeeper_s),
+        "rollup_passed_s": max(before.rollup_passed_s, rollup_s),
         **dict(zip(names, (probe_visible_s, probe_rollup_s, rollup_booked_s), strict=True)),
     }
 
 
 def _values_of_losses(store: Store, before: Watermark, now_s: float) -> tuple[dict[str, float], list[Loss]]:
-    """Returns the watermark's attributes about dead letters and losses, and the losses that the ledger lacks."""
+    """Returns the watermark's attributes about dead letters and losses, and the gaps to store (`loss.find_gaps`)."""
     item = before.item
-    is_waiting = bool(queries.query(store, store.settings.ledger_table, keys.DEAD_LETTER_KEY, Limit=1))
-    oldest_letter_s = oldest_dead_letter_s(store, ROLLUP) if is_waiting else NOTHING_LOST_S
-    known = loss.list_losses(store)  # read last, because a dead letter that is discarded now becomes a loss
-    redriven_until = NOTHING_LOST_S if is_waiting else items.int_attribute(item, "redriven_until", -1)
-    if redriven_until == NOTHING_LOST_S and not is_waiting:  # redriven since the last sweep
-        redriven_until = store.settings.minute_of(now_s) + 1
+    has_letter = bool(queries.query(store, store.settings.ledger_table, keys.DEAD_LETTER_KEY, Limit=1))
+    oldest_letter_s = oldest_dead_letter_s(store, ROLLUP) if has_letter else NOTHING_LOST_S
+    known = loss.list_losses(store)  # read last, because a dead letter that is discarded during the call becomes a loss
+    redriven_until = LETTER_WAITS_MINUTE if has_letter else items.int_attribute(item, "redriven_until", -1)
+    if redriven_until == LETTER_WAITS_MINUTE and not has_letter:  # a person redrove or discarded the letter
+        redriven_until = store.settings.minute_of(now_s) + 1  # the last minute on which the redrive may have booked
     began_s, streams = items.int_attribute(item, "began_s", int(now_s)), _stream_arns(store.settings)
-    booked_s = items.int_attribute(item, "bookkeeper_passed_s")
-    passed_s = {ROLLUP: max(before.rollup_passed_s, began_s), BOOKKEEPER: max(booked_s, began_s)}
+    bookkeeper_s = items.int_attribute(item, "bookkeeper_passed_s")
+    passed_s = {ROLLUP: max(before.rollup_passed_s, began_s), BOOKKEEPER: max(bookkeeper_s, began_s)}
     has_new_streams = item.get("streams", {"S": streams})["S"] != streams
     gaps = loss.find_gaps(
         store.settings, known, passed_s, now_s, has_new_streams=has_new_streams, redriven_until=redriven_until
     )
     losses = [*known, *gaps]
     lost_s = min((lost.since_s for lost in losses), default=NOTHING_LOST_S)
-    # The dead letter that the sweep before found counts, too, because one read may miss a marker.
+    # The dead letter that the previous sweep found counts, too, because the writes of its redrive may not be visible.
     letter_s = min(oldest_letter_s, items.int_attribute(item, "oldest_dead_letter_s", oldest_letter_s))
     return {
         "reads_complete_s": min(before.rollup_passed_s, letter_s, lost_s),
@@ -292,7 +294,7 @@ def oldest_dead_letter_s(store: Store, consumer: str, table: str = "") -> int:
 
 
 def lags_s(streams: StreamsSnapshot, before: Watermark, now_s: float) -> dict[str, int]:
-    """Returns the lag of each consumer in seconds. If a consumer has passed no record, its lag is the ledger's age."""
+    """Returns the lag of each consumer in seconds: at most the age of the ledger."""
     began_s = items.int_attribute(before.item, "began_s", int(now_s))
     passed = {consumer: streams.all_passed_s(consumer) for consumer in (ROLLUP, BOOKKEEPER)}
     return {consumer: max(0, int(now_s - max(passed_s, began_s))) for consumer, passed_s in passed.items()}

@@ -12,21 +12,21 @@ from .errors import ConfigurationError
 from .items import EXAMPLE, RECOUNT_GENERATION, TEAM_NUMBER, Items, Watch, short_digest
 from .notify import THRESHOLD_MAX, Notify
 
-AMOUNT_MAX = THRESHOLD_MAX  # of a change, a start and a limit; a tally itself may grow to DynamoDB's 38 digits
-MAX_SHARDS_DEFAULT = 16  # more would not help: then the partition of all shards is the limit (docs/how-it-works.md)
+AMOUNT_MAX = THRESHOLD_MAX  # 10**15: of a change, a start and a limit. A tally may grow to DynamoDB's 38 digits
+MAX_SHARDS_DEFAULT = 16  # more would not help, because one DynamoDB partition has all shards (docs/how-it-works.md)
 MAX_SHARDS_AUTOMATIC = 0  # __post_init__ replaces it by 1 for a conditional counter, else by MAX_SHARDS_DEFAULT
 RECEIPT_DAYS_MAX = 365
 RECORD_WRITES_MAX = 98  # for one record of a team's table. Of a transaction's 100, one is the checkpoint, one is spare
-# For one record and counter: the numbers of the old and new group, and a marker. With a watch, also how many groups
-# have a team number, and an entry in the list of groups to compare.
+# How many writes one record makes for one counter, at most: the tallies of the item's old and new group, and a marker
+# for an open scan. With `Watched`, also the tally that has the team's number, and the list of groups to compare.
 ITEM_WRITES, WATCHED_WRITES = 3, 5
 COUNTERS_PER_TABLE_MAX, WATCHED_MAX = RECORD_WRITES_MAX // ITEM_WRITES, RECORD_WRITES_MAX // WATCHED_WRITES
 MAX_SHARDS_LIMIT = 256  # a read of 256 shards is one Query page, at 32 read units
-PARENT_SHARDS_MAX = 64  # of a counter with children: one transaction, of up to 100 writes, removes all shards
+PARENT_SHARDS_MAX = 64  # of a counter with children: one transaction, of up to 100 writes, removes a parent's shards
 USER_CHILD_PART = "USER"  # the last part of `child` if each child is a user: `LIKE#USER#`
 PERIODS = ("minute", "hour", "day", "week", "month", "year")
-LOCAL_PERIODS = PERIODS[2:]  # only these may count visitors, or have a timezone, in which an hour may come twice
-KEEP_PERIODS_MAX = 5000  # in 5,000 years, a year still has four digits
+LOCAL_PERIODS = PERIODS[2:]  # may count visitors, or have a timezone, in which a minute or hour may come twice
+KEEP_PERIODS_MAX = 5000  # the last period is the year 2999, and Python's dates end with the year 9999
 _SHARD_NUMBER_DIGITS_MAX = 3  # the last shard is 255
 NOW, SOON = "now", "soon"
 ANYONE, CALLER, SERVICE = "anyone", "caller", "service"
@@ -36,7 +36,7 @@ KINDS = {
     "pages": "POST /visits moves it", "page visitors": "POST /visits moves it", VISITORS: "POST …/visitors moves it",
     ITEMS: "it moves when an item is written there",
 }  # fmt: skip
-"""What a counter may count, and what moves its number."""
+"""What a counter may count, and what moves its number: the end of an error message (`fields.refusal_unless_counts`)."""
 MAX_AGE_DEFAULT_S, MAX_AGE_MAX_S = 1, 24 * 3600  # CloudFront keeps no answer for longer than a day (stacks/edge.py)
 NAME_PATTERN = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _PATTERNS = {
@@ -289,11 +289,11 @@ class Counter:
             raise self._error("notify", unreachable)
 
     def _least_and_greatest(self) -> tuple[int | None, int | None]:
-        """Returns the least and the greatest number that a tally can have; None: there is no bound. A sum of shards and
-        a number of children go up from 0. With a `delta`, changes go only up or only down from the start, unless
-        callers set the number. Callers can set a numbered counter only in the direction of its `delta`, by any step."""
+        """Returns the least and the greatest number that a tally can have; None: there is no bound. With a `delta`,
+        changes go only up or only down from the start, unless callers set the number. Callers can set a numbered
+        counter only in the direction of its `delta`, by any step."""
         if not self.has_version or (self.counts != CHANGES and self.delta is None):
-            return 0, None
+            return 0, None  # children, visits, or (`_check_notify`) shards with a `delta` above 0: never below 0
         # An override replaces the ceiling, or the floor of a counter without a ceiling.
         may_override_floor = self.limit_overrides and self.ceiling is None
         low = None if self.floor is None or may_override_floor else self.floor - self.debt
@@ -325,13 +325,14 @@ class Counter:
 
     @cached_property
     def may_be_set(self) -> bool:
-        """Whether callers can set the number. With periods they cannot: a version that a caller read in one period
-        could fit the tally of the next period."""
+        """Whether reads return the version, so that callers can set the number, except for pages. With periods callers
+        cannot set the number: a version that they read in one period could fit the tally of the next period."""
         return self.has_version and self.period is None and self.child is None
 
     @cached_property
     def may_spill(self) -> bool:
-        """Whether a change of a hot tally may spill: not with versions, because the next change needs the version."""
+        """Whether a change spills if its tally is hot. With `visible="soon"` every change spills. With a version none
+        spills, because the next change needs the version."""
         return not self.is_rolled_up and not self.has_version
 
     @cached_property
@@ -348,7 +349,7 @@ class Counter:
 
     @cached_property
     def is_batchable(self) -> bool:
-        """Whether a batch may contain changes of this counter."""
+        """Whether a batch may contain changes of this counter. A numbered counter gives out one number at a time."""
         return self.counts == CHANGES and not self.numbered
 
     @cached_property
@@ -358,8 +359,8 @@ class Counter:
 
     @cached_property
     def may_settle_holds(self) -> bool:
-        """Whether it may have holds to settle: it takes holds, or may have taken holds under an earlier declaration.
-        With many shards it has no holds: a deploy refuses a change from one shard to many (streams/fingerprints.py)."""
+        """Whether it may have holds to settle: it takes holds, or may have taken holds under an earlier declaration. A
+        deploy refuses to give a counter with holds many shards, children or numbers (streams/fingerprints.py)."""
         return self.has_version and self.child is None and not self.numbered
 
     @property
@@ -407,11 +408,11 @@ class Counter:
         """A digest of what a counter of items counts, and where. If a scan stored another digest, its numbers
         are of another declaration."""
         assert self.items is not None
-        return short_digest(self.prefix, self.sort_key, self.attribute, self.items.fingerprint_fields)
+        return short_digest(self.prefix, self.sort_key, self.attribute, self.items.digest_fields)
 
     @cached_property
     def partition_start(self) -> str:
-        """`VID#`: the partition key without the id that follows. Ids are checked (fields.py): they hold no `#`."""
+        """`VID#`: the partition key without the id that follows. No id has a `#` (fields.py), so none forges a key."""
         return f"{self.prefix}#"
 
     def shard_key(self, shard: int) -> str:
@@ -420,7 +421,7 @@ class Counter:
 
     @cached_property
     def child_range(self) -> tuple[str, str]:
-        """The start of its children's sort keys, and the first text after it. Without `child` raises an error."""
+        """The start of its children's sort keys, and a text after all these keys. Without `child` raises an error."""
         if self.child is None:
             raise self._error("child", "is needed for its items")
         return self.child, f"{self.child[:-1]}{chr(ord(self.child[-1]) + 1)}"
@@ -450,7 +451,7 @@ def Watched(
     table: str,
     attribute: str,
     items: Items,
-    at: str = "",
+    at: str = "",  # `Watch` refuses this default with a ConfigurationError, as it refuses other wrong values
     within_s: int = 60,
     same_transaction: bool = False,
     read: str = SERVICE,
@@ -523,16 +524,15 @@ def _check_tables(counters: Iterable[Counter]) -> None:
 
 
 def _check_children(counters: Collection[Counter], by_item: Mapping[tuple[str, str], Counter]) -> None:
-    """Raises ConfigurationError if an item or the children of a counter are among the children of another counter.
-
-    Each counter looks up the starts of its own keys: to compare each pair of 500 counters took 0.1 s of a cold start.
-    """
+    """Raises ConfigurationError if tallies or children of a counter are among the children of another counter, or if a
+    read of a post would find a tally. Looks up the starts of each counter's keys, because a comparison of each pair of
+    500 counters took 0.1 s of a cold start."""
     by_child: dict[tuple[str, str], Counter] = {}
     for counter in counters:
         if counter.child is not None:
             by_child.setdefault((counter.prefix, counter.child), counter)
     for counter in counters:
-        # A read of a post reads all sort keys from `META` to `META.BODY`, so no counter may be at `META.A`.
+        # A post has a counter with children. A read of a post reads all sort keys from `META` to `META.BODY`.
         dot_owners = [by_item.get((counter.prefix, start[:-1])) for start in _starts(counter.sort_key, ".")]
         child_owners = [by_child.get((counter.prefix, start)) for start in _starts(f"{counter.sort_key}#", "#")]
         for owner in (*child_owners, *dot_owners):

@@ -22,10 +22,10 @@ TallyError
 │   ├── KeyReusedError              422
 │   └── PreconditionRequiredError   428
 ├── RetryableError                  the request is right: send it again, with the same key
-│   ├── StoreBusyError              503  conflicts or throttling beyond our retries
+│   ├── StoreBusyError              503  conflicts or throttling beyond Tally's retries
 │   ├── StoreUnreachableError       503  no answer: the change may or may not be counted
 │   ├── StoreRefusedError           503  a fault of the deployment: permissions, a missing table
-│   └── NotCommittedError           503  the receipt is missing or inconsistent
+│   └── NotCommittedError           503  no key reached the receipts, or Tally did not write the key's receipt
 ├── ConfigurationError              500  the function does not start
 ├── ExpressionError                 500  a bug of ours (records/expressions.py)
 ├── RecordMismatchError             500  an item that does not fit its record class (records/record_class.py)
@@ -127,7 +127,7 @@ class ParentRemovedError(CallerError):
 
 class LimitReachedError(CallerError):
     """The change does not fit the limit, or a numbered counter has given the value out. `left`: the amount that fits;
-    below 0 if the number is beyond the limit. `Retry-After`: when the next period begins, if the amount fits there."""
+    below 0 if the number is beyond the limit. `Retry-After`: seconds to the next period, if the amount fits there."""
 
     slug, status, title = "limit-reached", 409, "Limit reached"
 
@@ -162,7 +162,7 @@ class WriteRefusedError(CallerError):
 
 
 class NotCountedError(CallerError):
-    """No scan has counted your own items, or they need a new scan."""
+    """No scan has counted your own items, or a new scan is needed."""
 
     slug, status, title = "not-counted", 409, "The items are not counted yet"
 
@@ -180,7 +180,7 @@ class CounterRetiredError(CallerError):
 
 
 class PreconditionFailedError(CallerError):
-    """The counter has another version than `If-Match` says. `version` is its present version."""
+    """The counter has another version than `If-Match` says. `version`: the present version."""
 
     slug, status, title = "precondition-failed", 412, "The counter has moved"
 
@@ -234,13 +234,13 @@ class StoreUnreachableError(RetryableError):
 
 
 class StoreRefusedError(RetryableError):
-    """A permission or a table is missing in the deployment."""
+    """DynamoDB refused the request, as without a permission or table."""
 
     slug, title = "store-refused", "The store refused the request: a fault of the deployment"
 
 
 class NotCommittedError(RetryableError):
-    """The receipt is missing or inconsistent."""
+    """The key is missing, or its receipt is invalid."""
 
     slug, title = "not-committed", "The change was not committed"
 
@@ -279,7 +279,7 @@ class ChangeRefusedError(TallyError):
         self.shard = shard
 
 
-# DynamoDB's and botocore's errors, and their meaning for a caller. Cancelled transactions and failed conditions are not
+# DynamoDB's codes for StoreBusyError and StoreUnreachableError. Cancelled transactions and failed conditions are not
 # here, because `dynamo/transactions.py` handles them.
 BUSY_CODES = frozenset({
     "ProvisionedThroughputExceededException",
@@ -313,9 +313,9 @@ def from_botocore(error: ClientError | BotoCoreError) -> TallyError:
 
 
 def problem_document(error: TallyError, *, request_id: str | None = None) -> dict[str, Any]:
-    """Returns the RFC 9457 problem document of an error. If a retry may succeed, its detail ends with SEND_AGAIN."""
+    """Returns the RFC 9457 problem document of an error. The detail of a RetryableError ends with SEND_AGAIN."""
     detail = error.detail if error.status != 500 else "Tally failed and logged the error."
-    if isinstance(error, RetryableError) and not detail.endswith(SEND_AGAIN):  # an error of tally.client has it
+    if isinstance(error, RetryableError) and not detail.endswith(SEND_AGAIN):  # errors of tally.client end so
         detail = f"{detail} {SEND_AGAIN}"
     document: dict[str, Any] = {
         "type": PROBLEM_TYPE_PREFIX + error.slug,

@@ -1,6 +1,6 @@
-"""Checks all input, before it becomes part of a key. Each check returns the value to use.
+"""Checks all input, before it becomes part of a key. A check returns the value to use, or raises InvalidInputError.
 
-All raise InvalidInputError; `page` also raises ForbiddenError for a host that the deployment does not list.
+`page_of_listed_host`, `changes` and `declared_counter` raise other errors, too. `refusal_…` returns an error.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ TALLY_BYTES_MAX = 33 + RAW_PAGE_BYTES_MAX  # a counter, `:`, and an id or a page
 USER_BYTES_MAX = 512  # percent-encoded
 TEXT_BYTES_MAX = 10_240  # of a post
 CHANGES_MAX = 1000  # of one batch
-TALLIES_MAX = 90  # of one batch: a transaction takes 100 writes, and the rollup also writes a checkpoint and markers
-# Browsers send 100 to 250 characters. A longer text is cut and not left out, because a visit without it is a crawler's.
+TALLIES_MAX = 90  # of one batch: one transaction, of up to 100 writes, also writes the receipt or a checkpoint
+# Browsers send 100 to 250 characters. A longer text is cut and not left out: a visit without text is a crawler's.
 USER_AGENT_CHARACTERS_MAX = 512
 ADDRESS_CHARACTERS_MAX = 64  # the longest IPv6 address has 45
 HOLD_TTL_MAX_S = 7 * 24 * 3600
@@ -44,7 +44,7 @@ KEY_PATTERN = re.compile(r"[!#-+\--~][!-+\--~]*")
 _QUOTED_USER = re.compile(rf"[A-Za-z0-9._~%-]{{1,{USER_BYTES_MAX}}}")
 HOLD_PATTERN = re.compile(r"[0-9]{10}-[A-Za-z0-9_-]{16}")
 ETAG_PATTERN = re.compile(r'"([0-9]{1,15})"')
-SPAN_PATTERN = re.compile(r"[0-9]{4}-[0-9]{2}(-[0-9]{2}(T[0-9]{2})?)?")
+SPAN_PATTERN = re.compile(r"[0-9]{4}-[0-9]{2}(-[0-9]{2}(T[0-9]{2})?)?")  # the month, day or hour of a top list
 # Every time that `epoch_s` accepts matches. Not every match is a time: `2026-13-01`.
 TIME_PATTERN = re.compile(
     r"[0-9]{1,11}|[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}(:[0-9]{2}(:[0-9]{2})?)?(Z|[+-][0-9]{2}:[0-9]{2})?)?"
@@ -158,7 +158,7 @@ def page(value: object, field: str, pages: Pages) -> str:
     except ValueError:  # url_normalize and idna raise subclasses of ValueError
         raise InvalidInputError(f"{field} must be an absolute http or https URL.", field=field) from None
     url = pages.canonical(normal).geturl()
-    if "#" in url or len(url.encode()) > PAGE_BYTES_MAX:
+    if "#" in url or len(url.encode()) > PAGE_BYTES_MAX:  # in a key, `#` would end the page
         raise InvalidInputError(f"{field} is longer than {PAGE_BYTES_MAX} bytes when normalised.", field=field)
     return url
 
@@ -208,7 +208,7 @@ def amount(value: object, field: str) -> int:
 
 
 def amount_or_step(counter: Counter, amount: int | None, field: str) -> int:
-    """Returns by how much a change moves the tally: by the counter's `delta`, or by `amount`."""
+    """Returns by how much a change moves the tally: by `amount`, which may be left out if the counter has a `delta`."""
     if counter.delta is not None and amount not in (None, counter.delta):
         raise InvalidInputError(f"{counter.name} moves by {counter.delta} at a time.", field=field)
     by = counter.delta if amount is None else amount
@@ -265,7 +265,7 @@ def refusal_of_series(counter: Counter, field: str = "counter") -> InvalidInputE
 
 
 def refusal_of_public_read(counter: Counter, **members: str) -> ForbiddenError | None:
-    """Returns the error for a counter that not everybody may read, else None. `members`: of the problem document."""
+    """Returns the error for a counter that not everybody may read, else None. `members`: of its problem document."""
     if counter.public:
         return None
     return ForbiddenError(f"Only callers with the scope tally/read may read {counter.name}.", **members)

@@ -21,8 +21,8 @@ AMOUNT_LIMIT = 10**15
 SCALE_MAX = 6
 _EXACT = Context(prec=50)  # DynamoDB's numbers have up to 38 digits; Python's own context rounds to 28
 RECOUNT_GENERATION, TEAM_NUMBER, EXAMPLE = "recounted", "team_number", "example"
-"""The attributes that the consumer and scans store beside the number of a tally: the last scan that set the number, the
-team's number, and the newest item with a fault."""
+"""The attributes that the consumer and scans store beside the number of a tally: which scan set the number last, the
+team's number, and, if the group is that of a fault, the newest item with the fault."""
 RESERVED_GROUP_PREFIX = "~-"
 """The prefix of Tally's own groups, which `encode_id` never makes: groups of faults, and TEAM_NUMBERS_GROUP."""
 TEAM_NUMBERS_GROUP = f"{RESERVED_GROUP_PREFIX}numbers"
@@ -83,7 +83,7 @@ class Watch:
     within_s: int = 60
     """The seconds that the number may be behind its items or ahead of them, 1 to 3,600."""
     same_transaction: bool = False
-    """Whether your code always writes the number and the item in one transaction."""
+    """Whether one transaction always writes item and number, so that the two always agree."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.attribute, str) or not self.attribute:
@@ -180,10 +180,10 @@ class Items:
         return by_image or self.watch is not None
 
     @property
-    def fingerprint_fields(self) -> dict[str, Any]:
-        """The fields of the schema fingerprint: what contributions depend on, and which item has the team's number."""
+    def digest_fields(self) -> dict[str, Any]:
+        """The fields of `Counter.items_digest`: what contributions depend on, and which item has the team's number."""
         fields = asdict(self)
-        if self.watch is not None:
+        if self.watch is not None:  # without `within_s` and `same_transaction`, on which no count depends
             fields["watch"] = [self.watch.attribute, self.watch.at]
         if not (
             HEARTBEAT_PREFIX.startswith(self.partition_prefix) or self.partition_prefix.startswith(HEARTBEAT_PREFIX)
@@ -193,14 +193,13 @@ class Items:
         return fields
 
     def contribution(self, image: Image) -> Contribution | None:
-        """Returns the contribution of an item; None if it does not count. An item with a fault adds 1 to the group
-        of its fault."""
+        """Returns what `contribution_or_fault` does, but an item with a fault adds 1 to the group of its fault."""
         result = self.contribution_or_fault(image)
         return Contribution(result.group, 1) if isinstance(result, Fault) else result
 
     def contribution_or_fault(self, image: Image) -> Contribution | Fault | None:
-        """Returns the contribution of an item, or its fault; None if it does not count. An item that lacks an attribute
-        does not count, as with NULL in SQL."""
+        """Returns the contribution of an item, or its fault; None if it does not count. The item with the team's number
+        adds 1 to TEAM_NUMBERS_GROUP. An item that lacks an attribute does not count, as with NULL in SQL."""
         if self.may_have_team_number(image):
             number = self._team_number_or_fault(image)
             return Contribution(TEAM_NUMBERS_GROUP, 1) if isinstance(number, Contribution) else number
@@ -246,9 +245,10 @@ class Items:
     def partition_key_of(self, group: str) -> str:
         """Returns the partition key that all items of a group share. Call it only without `group_by`."""
         assert self.group_by is None, "an attribute says the group, so its items may have many partition keys"
-        return self.partition_prefix + unquote(group.replace("~", "%"))
+        return self.partition_prefix + unquote(group.replace("~", "%"))  # the reverse of `encode_id`
 
     def _team_number_or_fault(self, image: Image) -> Contribution | Fault | None:
+        """Returns the group and the team's number in this item, or its fault; None if the item has no number."""
         assert self.watch is not None
         number = self._number(image, self.watch.attribute)
         if isinstance(number, Fault):

@@ -178,7 +178,7 @@ def test_a_watch_without_the_sort_key_of_its_item_is_invalid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "keeps_fingerprint"),
+    ("fields", "keeps_digest"),
     [
         ({"watch": Watch("n", "META", within_s=120)}, True),
         ({"watch": Watch("n", "META", same_transaction=True)}, True),
@@ -192,11 +192,11 @@ def test_a_watch_without_the_sort_key_of_its_item_is_invalid() -> None:
         ({"where": {"a": 1}}, False),
     ],
 )
-def test_the_fingerprint_depends_only_on_what_can_change_the_count(fields: Any, keeps_fingerprint: bool) -> None:
+def test_the_digest_depends_only_on_what_can_change_the_count(fields: Any, keeps_digest: bool) -> None:
     items = Items("shop", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#", watch=Watch("n", "META"))
-    # The prefix alone changes the fingerprint, too, so `before` has the new prefix.
+    # The prefix alone changes the digest, too, so `before` has the new prefix.
     before = replace(items, **{name: value for name, value in fields.items() if name == "partition_prefix"})
-    assert (replace(items, **fields).fingerprint_fields == before.fingerprint_fields) is keeps_fingerprint
+    assert (replace(items, **fields).digest_fields == before.digest_fields) is keeps_digest
 
 
 @pytest.mark.parametrize(

@@ -247,7 +247,7 @@ class Schedule:
             self.world.schedule_in(after_s, self.redeclare)
 
     def _declare(self, target: str, counter: Counter) -> None:
-        """Give a consumer or the writers a declaration. `target`: a consumer, or `writers`."""
+        """Give a consumer or the writers a declaration. `target`: the name of a consumer, or `writers`."""
         if target in self.world.handlers:
             handler = self.world.handlers[target]
             handler.declared = CounterIndex({**handler.declared.by_name, counter.name: counter})
@@ -431,7 +431,8 @@ def _schedule_actions(world: SimulatedWorld, schedule: Schedule, change_every_s:
 
     def edit_repeatedly() -> None:
         tally = chance.choice([("plays", "v0"), ("likes", "p0"), ("visits", "https://example.com/0")])
-        schedule.traffic.edit_repeatedly(tally, chance.choice([1, 1, -2]), chance.choice([60, 120, 240]), end_s)
+        amount, every_s = chance.choice([1, 1, -2]), chance.choice([60, 120, 240])
+        schedule.traffic.edit_repeatedly(tally, amount, every_s, until_s=end_s)
 
     def expire() -> None:
         schedule.traffic.expire()
@@ -439,8 +440,8 @@ def _schedule_actions(world: SimulatedWorld, schedule: Schedule, change_every_s:
 
     def split() -> None:
         if world.disturbances.splits_per_hour:
-            streams = world.streams
-            (streams.split_off_part_of_collection if chance.random() < 0.1 else streams.split)()
+            is_rare = chance.random() < 0.1
+            world.streams.split_off_part_of_collection() if is_rare else world.streams.split()
             world.schedule_in(chance.expovariate(world.disturbances.splits_per_hour / 3600), split)
 
     def remove_and_restore_repeatedly() -> None:
@@ -466,8 +467,8 @@ def _schedule_actions(world: SimulatedWorld, schedule: Schedule, change_every_s:
 
 
 def _schedule_disturbances(world: SimulatedWorld) -> None:
-    """Schedule a split by which one shard has only one tally's records, of which the rollup gets none; a heartbeat that
-    is throttled; and receipts that a consumer cannot read for some minutes."""
+    """Schedule a split by which one shard has only records of one tally, which the rollup does not get; a heartbeat
+    that is throttled; and receipts that consumers cannot read for some minutes."""
     chance = world.chance
 
     def split_off_tally() -> None:

@@ -53,7 +53,7 @@ from .spilling import SpillPlan
 from .tallies import Tally, minute_now
 
 RECEIPT_TARGET = "changes"  # the target in the name of a batch's receipt, where other operations have an id
-_NAMES = frozenset({"counter", "id", "amount"})
+_ENTRY_FIELDS = frozenset({"counter", "id", "amount"})
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,8 @@ class Batch:
     is_void: bool = False
     """Whether the batch voids a change (voids.py), in the periods in which the change was counted."""
     may_use_debt: bool = False
-    """Whether the amounts are used already, as in an import. They may go beyond a limit by the counter's debt."""
+    """Whether the batch imports amounts that were used before, in the periods of its tallies. Imported amounts may go
+    beyond a limit by the counter's debt."""
 
     @property
     def payload(self) -> dict[str, Any]:
@@ -109,7 +110,7 @@ def parse_batch(
     changes = Batch(len(entries))
     for index, entry in enumerate(entries):
         path = f"changes[{index}]"
-        unknown = sorted(entry.keys() - _NAMES)
+        unknown = sorted(entry.keys() - _ENTRY_FIELDS)
         if unknown:
             raise InvalidInputError(f"There is no field {unknown[0][:64]!r} in {path}.", field=path)
         counter = _find_counter(entry.get("counter"), f"{path}.counter", counters, soon=soon)
@@ -150,7 +151,7 @@ def count(
 ) -> ChangeAnswer:
     """Makes all of the changes once, or no change.
 
-    `days`: for how many days the receipt lives; None: as long as the counters say. `imported_day`: as in ReceiptKey.
+    `days`: how many days the receipt lives; None: as the counters say. `imported_day`: an import's day since 1970.
 
     The answer is `{"counted","changes","tallies","visible"}`: how many changes, of how many tallies, and whether reads
     show all changes now; with `answer`, if TeamWrites has it. If a limit refuses a sum, no receipt is written, and
@@ -165,13 +166,13 @@ def count(
             if tally.counter.retired:
                 raise_if_counted(call, draft)
                 raise CounterRetiredError(retired_error(tally.counter).detail, **changes.problem_members(tally))
-        pending = set(changes.sums) if soon else set[Tally]()
-        spilling = SpillPlan.at_start(call, changes.sums.keys() - pending)
-        spilling.spilled |= pending
+        asked_soon = set(changes.sums) if soon else set[Tally]()
+        spilling = SpillPlan.at_start(call, changes.sums.keys() - asked_soon)
+        spilling.spilled |= asked_soon
         while call.store.clock() < call.deadline_s:
             body = _attempt(call, changes, draft, spilling)
             if body is not None:
-                observe.count(observe.SPILLED, len(spilling.spilled - pending))
+                observe.count(observe.SPILLED, len(spilling.spilled - asked_soon))
                 return body
         raise StoreBusyError("There was no time left.")
 
@@ -182,7 +183,8 @@ def count(
 def _attempt(call: Call, changes: Batch, draft: ReceiptDraft, spilling: SpillPlan) -> Body | None:
     """Sends the receipt and the writes once. Returns the receipt's body, or None if another attempt may commit.
 
-    What follows `send` decides which refusal wins: the docstring of transact.py has the order.
+    If the key has a receipt, raises AlreadyCountedError: the change that was counted may be why other conditions fail.
+    Else, after a conflict or throttling, another attempt follows. A team's write is judged before the limits.
     """
     minute, body = minute_now(call), {"counted": True, "changes": changes.entries, "tallies": len(changes.sums)}
     moved = {tally: amount for tally, amount in changes.sums.items() if not spilling.is_pending(tally)}
@@ -216,7 +218,7 @@ def _attempt(call: Call, changes: Batch, draft: ReceiptDraft, spilling: SpillPla
 def _refuse_team_write(reasons: Sequence[Reason], *, all_of: Sequence[Reason]) -> None:
     """Raises WriteRefusedError for the first write of the team whose condition failed, or WriteInvalidError for the
     first write that DynamoDB rejects. `all_of`: the reasons of all writes. If DynamoDB rejected the whole request,
-    these are equal, and the error names no write. Call this before `_release_expired`, which cannot help here."""
+    all reasons have one code, and the error names no write."""
     for index, reason in enumerate(reasons):
         if reason.code == CONDITION_FAILED:
             raise WriteRefusedError(
@@ -230,11 +232,10 @@ def _refuse_team_write(reasons: Sequence[Reason], *, all_of: Sequence[Reason]) -
 
 
 def _release_expired(call: Call, changes: Batch, moved: Mapping[Tally, int], sent: SendResult) -> bool:
-    """Releases expired holds for each sum that its limit refused. Raises LimitReachedError for the first sum that still
-    does not fit. Returns False if no hold was released because the cached limits were stale: the next attempt reads the
-    limits."""
+    """Releases expired holds for each sum that its limit refused. Raises LimitReachedError for the first sum for which
+    no hold was released. Returns False if the cached limits were stale, so the next attempt has the new limits."""
     has_released = False
-    for tally, old in zip(moved, sent.old_items()[1:], strict=False):
+    for tally, old in zip(moved, sent.old_items()[1:], strict=False):  # the receipt is first, a team's writes are last
         counter, amount = tally.counter, moved[tally]
         debt, same_period = counter.debt if changes.may_use_debt else 0, changes.is_void or changes.may_use_debt
         if old is None:

@@ -8,7 +8,7 @@ ledger tells the sweep of the parent. Each sweep continues from what it finds:
     1. It marks the shards that lack the mark, because the call may have crashed before it marked them.
     2. It removes the children. One transaction removes as many children as there are shards, and moves each shard once.
     3. When no child is left, the row waits for TOMBSTONE_KEPT_S, because a late copy of a spilled put may still come.
-       If the next sweep finds a child, it removes the child, and the row waits once more.
+       If a sweep finds a child after the wait, it removes the child, and the row waits once more.
     4. One transaction brings each shard to 0. Another transaction removes all shards, and the row.
 
 Until the row is removed, nobody can use the id for a new parent. So a late write does not meet a new parent.
@@ -87,8 +87,8 @@ def _mark_removed(call: Call, tally: Tally, now_s: int, expected: Expected, extr
 
 
 def _removal_row_write(store: Store, tally: Tally, due_s: int, *, found_nothing: bool) -> Write:
-    """Returns the write of the row, due at `due_s`. `found_nothing`: the last sweep found neither child nor unmarked
-    shard."""
+    """Returns the write of the row, due at `due_s`. `found_nothing`: True if a sweep has left no child and no unmarked
+    shard, so that the next sweep ends the removal if it finds nothing; False in the row of the call."""
     row_key = key(keys.DELETED_KEY, f"{due_s:012d}#{tally.counter.name}#{tally.id}")
     values: items.Values = {"counter": tally.counter.name, "target": tally.id, "found_nothing": {"BOOL": found_nothing}}
     return items.put_write(store.settings.ledger_table, row_key, values)
@@ -98,7 +98,7 @@ def _mark_shards(call: Call, tally: Tally, shards: Iterable[int], since_s: int) 
     """Marks shards of a removed parent, one at a time, because one transaction would conflict with every child's write.
 
     A mark makes a missing shard. If this happened after the end of the removal, the shard would refuse the children of
-    a new parent. So the marks stop MARKS_S_MAX after `since_s`, when the removal began.
+    a new parent. So the marks stop MARKS_S_MAX after `since_s`, when the removal began or the sweep read the shards.
     """
     for shard in shards:
         assert shard, "shard 0 is marked with the row: this write would make a parent"
@@ -153,8 +153,8 @@ class _ParentsSweep:
 
     def run(self) -> bool:
         """Continues with every parent whose row is due. Returns whether there was time for every parent."""
-        ledger, due = self.store.settings.ledger_table, (queries.SORT_KEY_MIN, f"{int(clock.now_s()) + 1:012d}")
-        for page in queries.partition_pages(self.store, ledger, keys.DELETED_KEY, *due, Limit=ROWS_MAX):
+        ledger, end = self.store.settings.ledger_table, f"{int(clock.now_s()) + 1:012d}"  # keys begin with the due time
+        for page in queries.partition_pages(self.store, ledger, keys.DELETED_KEY, high=end, Limit=ROWS_MAX):
             turns = deque((row, self._removal(row)) for row in page)
             while turns:
                 if self.is_out_of_time:
@@ -165,7 +165,7 @@ class _ParentsSweep:
                     turns.append((row, removal))
                 except StopIteration:
                     pass
-                except (TallyError, KeyError, TypeError, ValueError):  # or somebody put the row manually
+                except (TallyError, KeyError, TypeError, ValueError):  # the last three, if the row was put by hand
                     logger.exception("parent not removed yet", extra={"row": row["SK"]})
                     self.failed += 1
         return True
@@ -180,7 +180,7 @@ class _ParentsSweep:
         if TOMBSTONE not in shards.get(0, {}):
             logger.warning("not a removed parent", extra={"row": row["SK"]})
             commit_writes(self._call, [self._delete_row_write(row)])
-            return
+            return  # somebody put the row by hand: a removal marks shard 0 in the transaction that puts the row
         every = {*shards, *range(tally.counter.max_shards)}  # an earlier declaration may have had more shards
         unmarked = [shard for shard in sorted(every) if TOMBSTONE not in shards.get(shard, {})]
         _mark_shards(self._call, tally, unmarked, int(clock.now_s()))

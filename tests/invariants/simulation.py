@@ -1,8 +1,8 @@
 """Simulates hours of a deployment in seconds: the real code on the embedded engine, virtual time, modelled streams.
 
 A seed decides everything: traffic, manual edits, splits, crashes, stalls and failed sweeps. The simulation derives the
-right numbers (`Truth`) from its own actions, never from the code under test. A record has a key that
-DynamoDB's records lack, `spilled`: the tally, number and amount of each spilled change. So the simulation knows which
+right numbers (`Truth`) from its own actions, never from the code under test. A record has an entry that DynamoDB's
+records lack, `spilled`: the tally, serial number and amount of each spilled change. So the simulation knows which
 changes the rollup has added or lost.
 
 Not modelled: in DynamoDB the writes of a transaction become visible one after the other, in the engine all at once.
@@ -281,18 +281,18 @@ class SimulatedWorld(EngineStreams):
     # ---- the streams ----
 
     def take_written(
-        self, note: Callable[[Record, int], None] = lambda record, created_s: None, *, may_repair: bool = True
+        self, note: Callable[[Record, int], None] = lambda record, created_s: None, *, notes_repairs: bool = True
     ) -> list[Record]:
         """Take the new records from the engine's streams, and schedule each to be appended to its modelled shard.
-        `note` is called with the record and its creation time when the record is appended. `may_repair`: False
-        if a write with a repair's nonce is not a repair."""
+        `note` is called with the record and its creation time when the record is appended. `notes_repairs`: False after
+        a redrive from before a loss, which writes a repair's nonce, and is not a repair."""
         new_records: list[Record] = []
         written_tables, self.wire.written_tables = self.wire.written_tables, set()
         for table in TABLES:
             new = self.records(table) if self.name(table) in written_tables else ()
             for record in map(_with_sorted_maps, new):
                 new_records.append(record)
-                if may_repair:
+                if notes_repairs:
                     self._note_repair(record)
                 self._send(table, record, note)
         return new_records
@@ -309,8 +309,8 @@ class SimulatedWorld(EngineStreams):
     def _append(self, table: str, record: Record, note: Callable[[Record, int], None]) -> None:
         shard = self.streams.append(table, record)
         note(record, shard.last_s)
-        for tally, number, amount in record.get("spilled", ()):
-            shard.spilled[tally].append((number, amount))
+        for tally, change_number, amount in record.get("spilled", ()):
+            shard.spilled[tally].append((change_number, amount))
         for consumer in CONSUMERS:
             self._schedule_poll(consumer, shard)
 
@@ -366,13 +366,13 @@ class SimulatedWorld(EngineStreams):
         shard.trimmed += sum(1 for _ in itertools.takewhile(lambda created_s: created_s < oldest_s, times_s))
         delivery = self.delivery_to(consumer, shard)
         for record in shard.records[delivery.position : shard.trimmed] if consumer == "rollup" else ():
-            for tally, number, amount in record.get("spilled", ()):
-                if (number, amount) not in shard.spilled[tally]:
+            for tally, change_number, amount in record.get("spilled", ()):
+                if (change_number, amount) not in shard.spilled[tally]:
                     continue  # the rollup has added the change, or the change is in a dead letter
-                shard.spilled[tally].remove((number, amount))
+                shard.spilled[tally].remove((change_number, amount))
                 minute = booking_minute_of(record["dynamodb"]["NewImage"], self.settings.minute_of(_created_s(record)))
-                self.truth.note_edit(tally, minute, -amount)
-                self.truth.lost_changes.add(number)
+                self.truth.note_drift(tally, minute, -amount)
+                self.truth.lost_changes.add(change_number)
         delivery.position = max(delivery.position, shard.trimmed)
 
     def _deliver(self, consumer: str, shard: ModelledShard) -> None:
@@ -415,7 +415,8 @@ class SimulatedWorld(EngineStreams):
         return CONSUMERS[consumer].read["receipts"](declared, record)
 
     def _note_dead_letters(self) -> None:
-        """Note the change that each new dead letter leaves out, on the minute of its record."""
+        """Note each new dead letter as drift on the minute of its record: the rollup has not added the change to the
+        tally, or the bookkeeper does not expect the change."""
         if self.bucket.objects.keys() <= self._noted_objects:
             return
         for marker in dead_letters.list_markers(Call(self.with_client(self.wire))):
@@ -423,27 +424,27 @@ class SimulatedWorld(EngineStreams):
                 self._noted_objects.add(marker.object)
                 if "spilled" not in json.loads(self.bucket.objects[marker.object])["record"]:
                     continue  # a test has stored this dead letter
-                consumer, tally, number, amount, created_s, shard_id = self._dead_letter(marker)
+                consumer, tally, change_number, amount, created_s, shard_id = self._dead_letter(marker)
                 if consumer == "bookkeeper":  # the change is observed and not expected, though the tally is right
-                    self.truth.edits[tally].append((self.settings.minute_of(created_s), amount))
+                    self.truth.drifts[tally].append((self.settings.minute_of(created_s), amount))
                     continue
-                self.truth.note_edit(tally, self.settings.minute_of(created_s), -amount)
+                self.truth.note_drift(tally, self.settings.minute_of(created_s), -amount)
                 (shard,) = (shard for shard in self.streams.shards["receipts"] if shard.id == shard_id)
-                shard.spilled[tally].remove((number, amount))
+                shard.spilled[tally].remove((change_number, amount))
 
     def _dead_letter(self, marker: DeadLetterMarker) -> tuple[str, Tally, int, int, int, str]:
-        """Returns the consumer, tally, number, amount, creation time and shard of the change in a dead letter."""
+        """Returns consumer, tally, change number, amount, creation time and shard of the change in a dead letter."""
         dead_letter = json.loads(self.bucket.objects[marker.object])
-        [((counter, id_), number, amount)] = dead_letter["record"]["spilled"]
+        [((counter, id_), change_number, amount)] = dead_letter["record"]["spilled"]
         created_s = dead_letter["record"]["dynamodb"]["ApproximateCreationDateTime"]
-        return dead_letter["consumer"], (counter, id_), number, amount, created_s, dead_letter["shard"]
+        return dead_letter["consumer"], (counter, id_), change_number, amount, created_s, dead_letter["shard"]
 
     def redrive_all(self, skew_s: float = 0) -> None:
         """Redrive every dead letter, in a process whose clock is ahead by `skew_s`."""
         self.take_written()
         self._note_dead_letters()
         for marker in list(dead_letters.list_markers(Call(self.with_client(self.wire)))):
-            consumer, tally, number, amount, created_s, _ = self._dead_letter(marker)
+            consumer, tally, change_number, amount, created_s, _ = self._dead_letter(marker)
             receipt = json.loads(self.bucket.objects[marker.object])["record"]["dynamodb"]["NewImage"]
             booking_minute = booking_minute_of(receipt, self.settings.minute_of(created_s))
             is_drift_exempt = booking_minute < watermark.pending_resume_minute(self.store, watermark.read(self.store))
@@ -451,11 +452,11 @@ class SimulatedWorld(EngineStreams):
                 assert self.redrive(markers=[marker]) == ["applied"]
             if not is_drift_exempt:  # the ledger still has the other half of the change
                 drift = amount if consumer == "rollup" else -amount
-                self.truth.edits[tally].append((self.settings.minute_of(self.clock.now_s), drift))
+                self.truth.drifts[tally].append((self.settings.minute_of(self.clock.now_s), drift))
             if consumer == "rollup":
                 self.truth.excesses[tally] += amount
-                del self.truth.spilled[number]
-            self.take_written(may_repair=not is_drift_exempt)  # a drift-exempt rollup writes the nonce of a repair
+                del self.truth.spilled[change_number]
+            self.take_written(notes_repairs=not is_drift_exempt)
 
     def discard_some_dead_letters(self) -> None:
         """Let the objects of some dead letters expire, and discard these dead letters."""
@@ -463,10 +464,10 @@ class SimulatedWorld(EngineStreams):
         self._note_dead_letters()
         for marker in list(dead_letters.list_markers(Call(self.with_client(self.wire)))):
             if self.chance.random() < 0.5:
-                consumer, _, number, *_ = self._dead_letter(marker)
+                consumer, _, change_number, *_ = self._dead_letter(marker)
                 del self.bucket.objects[marker.object]
                 dead_letters.discard(Call(self.with_client(self.wire)), marker)
-                self.truth.lost_changes |= {number} if consumer == "rollup" else set()
+                self.truth.lost_changes |= {change_number} if consumer == "rollup" else set()
 
     def _client_with_late_write(self, late_writes: list[tuple[str, dict[str, Any]]]) -> WatchedClient:
         """Returns a client whose process dies at its first write. Adds the write to `late_writes`: it commits late."""
@@ -492,8 +493,8 @@ class SimulatedWorld(EngineStreams):
             if tally is None:
                 continue
             while amount_left > 0 and shard.spilled[tally]:
-                number, amount = shard.spilled[tally].popleft()
-                del self.truth.spilled[number]
+                change_number, amount = shard.spilled[tally].popleft()
+                del self.truth.spilled[change_number]
                 amount_left -= amount
             if amount_left:
                 self.failures["the rollup added more than was spilled"] += 1

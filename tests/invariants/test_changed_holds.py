@@ -37,7 +37,7 @@ def budget(request: pytest.FixtureRequest, world: World, clock: Clock) -> Budget
 
 
 def test_a_hold_of_the_whole_budget_shrinks_and_grows(budget: Budget) -> None:
-    """A change of a hold may use the amount that the hold has."""
+    """The amount that a hold has is left for its own change: only the difference must fit."""
     first = budget.place(1_000)
     for amount in (400, 1_000, 1, 1_000):
         assert budget.change(first["hold"], amount) == (first | {"amount": amount}, False)
@@ -172,7 +172,7 @@ def test_no_change_lets_a_hold_last_longer_than_seven_days(budget: Budget, clock
 def test_expired_holds_are_released_before_a_larger_amount_is_refused_and_a_hold_may_not_use_the_debt(
     budget: Budget, clock: Clock
 ) -> None:
-    """The refusal has no `retry_after_s`, because a hold stays in its period."""
+    """The refusal does not say when the next period begins (`retry_after_s`): a hold stays in its period."""
     budget.counter = replace(budget.counter, debt=50)
     hold_id = budget.hold(30, ttl_s=600)
     budget.hold(960)

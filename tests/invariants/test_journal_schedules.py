@@ -271,7 +271,7 @@ class Schedule:
             self._forget_lost_drift(current)
         self.last_checked_minute = judged_minute
         stored_rows = {(row.counter, row.target): row for row in rows.all_rows(self.world.store)}
-        for tally in {*stored_rows, *self.truth.edits} - self._unpredictable() - self._edited_before_the_ledger():
+        for tally in {*stored_rows, *self.truth.drifts} - self._unpredictable() - self._edited_before_the_ledger():
             row = stored_rows.get(tally) or rows.read_row(self.world.store, *tally)
             if row.last_minute > judged_minute:
                 continue  # the judge died after it wrote the row, and before it stored the minute
@@ -289,24 +289,24 @@ class Schedule:
         """After a loss, drop the edits before the resume minute from `truth`, except the drift that a row has kept.
         A row may keep a part of the true drift, because confirmed drift stays. Check that no row has kept more."""
         self.resume_minute, truth = current.resume_minute, self.truth
-        for tally in {*self.world.drifts(), *truth.edits}:
+        for tally in {*self.world.drifts(), *truth.drifts}:
             row = rows.read_row(self.world.store, *tally)
             true_drift = truth.drift(tally, self.last_checked_minute)
-            later_edits = [edit for edit in truth.edits[tally] if edit[0] >= current.resume_minute]
+            later_edits = [edit for edit in truth.drifts[tally] if edit[0] >= current.resume_minute]
             last_minute = max(current.judged, row.last_minute)
             old_drift = row.drift - sum(amount for minute, amount in later_edits if minute <= last_minute)
             if tally not in self._unpredictable():
                 # Without true drift, a row may keep nothing. The divisor -old_drift then gives -1, which is wrong.
                 is_wrong = old_drift != 0 and not 0 < old_drift / (true_drift or -old_drift) <= 1
                 self.failures["unproven drift kept after a restart"] += is_wrong
-            truth.edits[tally] = [(0, old_drift - truth.repaired[tally]), *later_edits]  # Truth.drift adds the repairs
+            truth.drifts[tally] = [(0, old_drift - truth.repaired[tally]), *later_edits]  # Truth.drift adds the repairs
 
     def _unpredictable(self) -> set[Tally]:
         """Returns the tallies whose drift rows the simulation cannot predict. If records may be lost, the tallies of
         periods are unpredictable, too: their items expire, and the record of an expiry may be lost."""
         if not self.world.disturbances.may_lose_records:
             return self.truth.without_minute
-        return self.truth.without_minute | {tally for tally in self.truth.edits if DECLARED[tally[0]].period}
+        return self.truth.without_minute | {tally for tally in self.truth.drifts if DECLARED[tally[0]].period}
 
     def _edited_before_the_ledger(self) -> set[Tally]:
         """Returns the tallies with an edit in the minute before the ledger began. The judge does not judge this minute,
@@ -314,7 +314,7 @@ class Schedule:
         shard may be in that minute when another shard's record begins the ledger."""
         began_s = items.int_attribute(watermark.read(self.world.store).item, "began_s")
         before = self.world.settings.minute_of(began_s) - 1
-        return {tally for tally, edits in self.truth.edits.items() if any(minute == before for minute, _ in edits)}
+        return {tally for tally, edits in self.truth.drifts.items() if any(minute == before for minute, _ in edits)}
 
     def check_as_of(self) -> None:
         """Check that `as_of` is not later than the oldest change that is not in its tally; schedule the next check."""
@@ -335,7 +335,7 @@ class Schedule:
                 numbers[tally] = numbers.get(tally, 0) + amount_of(tally, item)
         may_lose = self.world.disturbances.may_lose_records
         unpredictable = self._unpredictable() if may_lose else set[Tally]()
-        for tally in {*drifts, *self.truth.edits} - unpredictable:
+        for tally in {*drifts, *self.truth.drifts} - unpredictable:
             if drifts.get(tally, 0) != self.truth.drift(tally):
                 self.failures["edit missed or wrong"] += 1
         for tally in {*numbers, *self.truth.accepted}:

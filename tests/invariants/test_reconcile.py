@@ -40,7 +40,8 @@ def repair(reconciler: Reconciler, counter: Counter = LIKES, target: str = "p") 
 
 
 def repair_evidence(reconciler: Reconciler, counter: Counter = LIKES, target: str = "p") -> dict[str, Any]:
-    """Returns what the command passes to a repair: two counts, and a minute that the judge judged after both."""
+    """Returns what the command passes to a repair: the counts of the children, and a minute that the judge has judged
+    after the last count. A counter without children has no counts."""
     first_count = reconciler.count(counter, target) if counter.child else None
     return evidence_after(reconciler, first_count, counter, target)
 
@@ -48,7 +49,8 @@ def repair_evidence(reconciler: Reconciler, counter: Counter = LIKES, target: st
 def evidence_after(
     reconciler: Reconciler, first_count: recount.Recount | None, counter: Counter = LIKES, target: str = "p"
 ) -> dict[str, Any]:
-    """Counts the children once more, if the command would. Returns what the command passes to a repair."""
+    """Waits for the judge as the command does. If `first_count` differs from the ledger, counts the children a second
+    time, and waits again. Returns what the command passes to a repair."""
     required_minute = reconciler.minute_to_judge()
     reconciler.wait_until_judged(required_minute)
     counts = reconciler.count_again(counter, target, first_count)
@@ -74,8 +76,8 @@ def repairs(world: Deployment, counter: Counter = LIKES, target: str = "p") -> l
 
 
 def put_drift_row(world: Deployment, amount: int, counter: Counter, target: str, **other_numbers: Any) -> None:
-    """Puts a drift row into the ledger. The row has no changes of the last minutes, so its whole drift is confirmed.
-    `other_numbers`: numbers that replace numbers of the row."""
+    """Puts a drift row into the ledger. The row's last minute, `upto`, is nine minutes before the last judged minute.
+    So its whole drift is confirmed. `other_numbers`: numbers that replace numbers of the row."""
     item = rows.row_key(counter.name, target) | {"counter": {"S": counter.name}, "target": {"S": target}}
     numbers = {"drift": amount, "since": int(world.now_s) - 900, "upto": world.last_judged_minute - 9} | other_numbers
     item |= {name: {"N": str(value)} for name, value in numbers.items()}
@@ -238,10 +240,11 @@ def test_children_without_a_tally_get_a_tally_but_no_post(world: Deployment, rec
     assert (world.tally(), world.drifts()) == (4, {})
 
 
-def test_an_edit_that_is_undone_within_its_minute_does_not_prove_a_later_edit(
+def test_a_count_of_an_edit_that_is_undone_within_its_minute_proves_no_later_edit(
     world: Deployment, reconciler: Reconciler
 ) -> None:
-    """The ledger has no trace of the first edit. So two equal counts may be of two edits, the second not judged."""
+    """The ledger has no trace of the first edit. The second count finds a second edit of the same amount, which is not
+    judged yet. So two counts that find the same difference do not prove the difference."""
     world.post(3)
     world.run_until_judged()
     world.sleep(60 - world.now_s % 60 + 5)  # so the first edit is undone in the minute in which it is made
@@ -320,7 +323,8 @@ def test_an_unlike_before_the_rollup_of_its_like_is_not_repaired(world: Deployme
 def test_a_like_between_the_second_count_and_the_write_makes_the_repair_count_once_more(
     world: Deployment, reconciler: Reconciler, shard: int
 ) -> None:
-    """The like moves shard 1, which is repaired, shard 0, or shard 7, which did not exist."""
+    """`shard`: the shard that the like moves. The repair writes shard 0, the edit was in shard 1, and there was no
+    shard 7."""
     evidence = evidence_of_an_unrecorded_edit(world, reconciler, 1, shard=1)
 
     def like() -> None:
@@ -335,7 +339,8 @@ def test_a_like_between_the_second_count_and_the_write_makes_the_repair_count_on
 def test_a_drift_row_that_appears_before_the_write_stops_the_repair(world: Deployment, reconciler: Reconciler) -> None:
     evidence = evidence_of_an_unrecorded_edit(world, reconciler, 1)
     put_row = partial(put_drift_row, world, 2, LIKES, "p")
-    client = interrupted_client(world.wire, 0, lambda: put_row(upto=world.last_judged_minute))
+    upto = world.last_judged_minute  # so the row has a minute after the first count
+    client = interrupted_client(world.wire, 0, lambda: put_row(upto=upto))
     with pytest.raises(RepairNotReadyError, match="edited or repaired after the first count"):
         world.reconciler(client).repair(LIKES, "p", *BY_AND_WHY, **evidence)
     assert (len(client.calls), world.tally()) == (1, 4)
@@ -417,8 +422,8 @@ def test_a_scan_finds_the_tally_and_the_children_of_every_parent(world: Deployme
 
 
 def test_the_change_of_a_tally_is_the_sum_of_its_series_its_imports_and_what_repairs_added(world: Deployment) -> None:
-    """A repair of an edit makes the tally agree with its series. A repair of an error from before the series does not.
-    So the answer lists the repairs, each with the amount `added` that the series do not have."""
+    """The series have no edits and no repairs. A repair that takes back an edit makes the tally agree with its series.
+    A repair of an error that is older than the series adds to the tally what no series has: `added` in the answer."""
     reconciler = world.reconciler()
     evidence = evidence_of_an_unrecorded_edit(world, reconciler, 4)
     world.run(hours.LOOKBACK_MINUTES + 5)
@@ -434,7 +439,7 @@ def test_the_change_of_a_tally_is_the_sum_of_its_series_its_imports_and_what_rep
     world.run_until_confirmed()
     assert reconciler.repair(PLAYS, "v", *BY_AND_WHY)
     assert reconciler.repair(LIKES, "p", *BY_AND_WHY)
-    world.run(45)  # until the series have the last change: each part has 20 minutes
+    world.run(45)  # minutes, for the last change: a sweep adds 20 judged minutes at a time (hours.PART_MINUTES)
     end_hour = int(world.now_s) // 3600 + 1
     for counter, id_, change, imported, added_by_repairs in (
         (PLAYS, "v", world.tally(PLAYS, "v"), [1200], [0]),

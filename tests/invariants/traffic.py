@@ -276,8 +276,8 @@ class Traffic:
             number, self.chance.choice([46, 47, 55]), now_minute - self.chance.randint(60, 1000), nonce_start
         )
         self.truth.without_minute.add(tally)  # the nonce decides on which minute the edit is booked, not the 0
-        for record in self.world.take_written(may_repair=False):
-            self.truth.note_edit(tally, 0, amount_of(tally, record["dynamodb"]["NewImage"]) - old)
+        for record in self.world.take_written(notes_repairs=False):
+            self.truth.note_drift(tally, 0, amount_of(tally, record["dynamodb"]["NewImage"]) - old)
 
     def delete_tally(self) -> None:
         """Deletes an item of a tally, but not a post."""
@@ -364,7 +364,7 @@ class Traffic:
         def note(record: Record, created_s: int) -> None:
             minute = self.world.settings.minute_of(created_s)
             is_near = item_minute is not None and minute - 1 <= item_minute <= minute + 1
-            self.truth.note_edit(tally, item_minute if is_near and item_minute is not None else minute, amount)
+            self.truth.note_drift(tally, item_minute if is_near and item_minute is not None else minute, amount)
 
         (_,) = self.world.take_written(note)
 

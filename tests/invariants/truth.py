@@ -24,7 +24,7 @@ class Truth:
     """The number before the first change, or before the streams were switched on, of tallies that began not at 0."""
     imported: defaultdict[Tally, int] = field(default_factory=lambda: defaultdict(int))
     """The part of the right number that was imported."""
-    edits: defaultdict[Tally, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+    drifts: defaultdict[Tally, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     """The minute and the amount of each drift that the ledger must find, without repairs."""
     excesses: defaultdict[Tally, int] = field(default_factory=lambda: defaultdict(int))
     """The excess of the tally without repairs, from edits, lost records and dead letters of the rollup. The excess may
@@ -38,15 +38,14 @@ class Truth:
     spilled: dict[int, float] = field(default_factory=dict)
     """The spilled changes that the rollup has not added: by the number of the change, when it was accepted."""
 
-    def note_edit(self, tally: Tally, minute: int, amount: int) -> None:
-        """Notes an edit of a tally, which the ledger books on a minute."""
-        self.edits[tally].append((minute, amount))
+    def note_drift(self, tally: Tally, minute: int, amount: int) -> None:
+        """Notes that a tally has an excess, from an edit, a loss or a dead letter. The ledger books it on `minute`."""
+        self.drifts[tally].append((minute, amount))
         self.excesses[tally] += amount
 
     def drift(self, tally: Tally, last_minute: float = float("inf")) -> int:
-        """Returns the drift of a tally by its edits in the minutes up to `last_minute`, and by repairs."""
-        edits = sum(amount for minute, amount in self.edits[tally] if minute <= last_minute)
-        return edits + self.repaired[tally]
+        """Returns the drift of a tally in the minutes up to `last_minute`, and by repairs."""
+        return sum(amount for minute, amount in self.drifts[tally] if minute <= last_minute) + self.repaired[tally]
 
 
 MINS = Counter("mins", prefix="MIN", sort_key="M", attribute="m", period="minute", keep_periods=2)

@@ -54,7 +54,7 @@ export class Api extends EventTarget {
 
   /**
    * Returns numbers of a counter. With a token, asks for `path/any`, which has every counter for the scope tally/read.
-   * Without a token, asks for `path` if the counter `isPublic`, and otherwise fails, so that the page asks for a sign-in.
+   * Without a token, asks for `path` if the counter `isPublic`, and otherwise fails, and the page asks for a sign-in.
    */
   async any(path, query, signal, isPublic = true) {
     return this.get(this.token() || !isPublic ? `${path}/any` : path, query, signal);

@@ -1,8 +1,9 @@
 """How far the consumers have come: the shard trees of the streams, and the checkpoints in each shard.
 
-A consumer finishes a shard before the shards that follow. So progress in a leaf is progress in its whole lineage.
+A leaf is a shard that no shard follows, and its lineage is the leaf and all shards before the leaf. A consumer finishes
+a shard before the shards that follow. So progress in a leaf is progress in its whole lineage.
 
-Lambda delivers every record to the bookkeeper, so its newest heartbeat shows how far it has come. Lambda filters the
+Lambda delivers every heartbeat to the bookkeeper, so its newest record shows how far it has come. Lambda filters the
 rollup's records, so some leaves deliver nothing to the rollup. The bookkeeper therefore notes the newest record that
 the filter lets through. If the rollup has passed that record, it has come as far as the bookkeeper.
 """
@@ -24,20 +25,20 @@ from ..errors import TallyError
 from .record import goes_to_bookkeeper
 
 # The waits of the ledger, in minutes of settings.minute_s seconds.
-COMMIT_GRACE = 1  # for commits after the minute of their call: retries take 3 s; a frozen writer's later commit drifts
+COMMIT_GRACE = 1  # how late a change may commit: its retries take 3 s; a later commit of a frozen writer shows as drift
 CONFIRM_AFTER = 5  # judged minutes after which drift is confirmed: the drift of a late commit lasts two minutes
 CLOCK_SKEW = 1 / 12  # by how much clocks and DynamoDB's stamps may differ: 5 s
 SHARD_LISTING_DELAY = 1  # how late DynamoDB may list a new shard
 VISIBILITY_DELAY = 1 / 6  # how long the parts of a transaction may become visible one after the other: 10 s
-RETENTION_MARGIN = CONFIRM_AFTER + 1  # from the end of a record's retention until the sweep takes it as expired
-QUIET_AFTER = 2  # without a record in a leaf, after which the sweep reads the leaf itself
+RETENTION_MARGIN = CONFIRM_AFTER + 1  # after its retention a record counts as dropped; before, a sweep notes the loss
+QUIET_AFTER = 2  # without a record in a leaf, after which the leaf is quiet: the sweep reads the leaf itself (peeks)
 
 STREAM_RETENTION_S = 24 * 3600  # a stream keeps a record at least as long
 ROLLUP, BOOKKEEPER, ITEMS = "rollup", "bookkeeper", "items"
 COUNTS, RECEIPTS = "counts", "receipts"
-Lineage = tuple[str, ...]  # ids: of a leaf (a shard that no shard follows), then of the shards before it
-PEEK_EMPTY = 5  # empty answers of GetRecords after which a shard is taken as empty; records may follow an empty answer
-PEEKED_MAX = 20  # answers that a sweep reads of a leaf; if all are of expired receipts, the leaf counts as unread
+Lineage = tuple[str, ...]  # ids: of a leaf, then of the shards before the leaf, the newest first
+PEEK_EMPTY = 5  # empty answers of GetRecords after which a shard counts as empty; records may follow an empty answer
+PEEKED_MAX = 20  # answers after which a shard counts as unread, even if all records were of expired receipts
 
 
 class Checkpoint(NamedTuple):
@@ -46,7 +47,7 @@ class Checkpoint(NamedTuple):
     sequence: str | None = None  # of the last applied or skipped record; None: the consumer has not begun
     through_s: int = 0  # when the last applied or skipped record was made, epoch seconds; 0: never
     heartbeat: str = ""  # the key of the newest heartbeat that the consumer has passed
-    note: str = ""  # the newest record for the rollup that the consumer has passed
+    note: str = ""  # the sequence number of the newest record for the rollup that the consumer has passed
 
     @classmethod
     def of(cls, item: Item) -> Checkpoint:
@@ -65,9 +66,9 @@ class Checkpoint(NamedTuple):
 class StreamsSnapshot:
     """The shard trees, by table, and the checkpoints, by consumer, table and shard.
 
-    `listed_s`: when the trees were listed, before the checkpoints were read. `heartbeat_reached`: the leaves that a
-    heartbeat of this sweep reaches. `has_unread`: whether a leaf may have unread records. Both have the table in their
-    keys: shard ids are unique within one stream. `may_peek`: whether a quiet leaf without records counts as passed.
+    `listed_s`: when the trees were listed, before the checkpoints were read. `heartbeat_reached`: the leaves, by table,
+    that a heartbeat of this sweep reaches. `has_unread`: whether a leaf that the sweep read may have unread records.
+    `may_peek`: whether the sweep may read quiet leaves. A quiet leaf without unread records counts as passed.
     """
 
     store: Store
@@ -90,23 +91,23 @@ class StreamsSnapshot:
         return min(self.passed_s(consumer, table) for table in (RECEIPTS, COUNTS))
 
     def passed_s(self, consumer: str, table: str) -> float:
-        """Returns the time up to which a consumer has passed every shard of a stream; 0: not known."""
+        """Returns the time up to which a consumer has passed every shard of a stream, listed or not; 0: not known."""
         passed = [self._passed_s(consumer, table, leaf) for leaf in self.leaves[table]]
         return min([*passed, self._before_s(SHARD_LISTING_DELAY)]) if passed else 0
 
     def most_lagging(self, consumer: str) -> list[str]:
-        """Returns, for the log, the five leaves that delay the watermark most: the consumer has passed least there."""
+        """Returns, for the log, the five leaves that delay the watermark most."""
         leaves = [(table, leaf) for table, leaves in self.leaves.items() for leaf in leaves]
         leaves.sort(key=lambda leaf: self._passed_s(consumer, *leaf))
         return [f"{table} {leaf[0]}" for table, leaf in leaves[:5]]
 
     def heartbeat_keys(self, table: str, leaf: Lineage, consumer: str = BOOKKEEPER) -> tuple[str, str]:
-        """Returns the keys of the newest heartbeat in a leaf, and of the newest heartbeat before the leaf; "": none."""
+        """Returns the keys of the newest heartbeat in a leaf, and in the shards before the leaf; "": no heartbeat."""
         own, *before = (self._checkpoint(consumer, table, id_).heartbeat for id_ in leaf)
         return own, next(filter(None, before), "")
 
     def is_quiet(self, table: str, leaf: Lineage, consumer: str = BOOKKEEPER) -> bool:
-        """Returns whether no heartbeat reaches a leaf, and no record has come for QUIET_AFTER minutes."""
+        """Returns whether no heartbeat of this sweep reaches a leaf, and no record has come for QUIET_AFTER minutes."""
         since_s = self._before_s(QUIET_AFTER)
         return (table, leaf) not in self.heartbeat_reached and self._through_s(consumer, table, leaf) < since_s
 
@@ -114,14 +115,14 @@ class StreamsSnapshot:
         return self.checkpoints.get((consumer, table, id_), Checkpoint())
 
     def _through_s(self, consumer: str, table: str, leaf: Lineage) -> int:
-        """Returns the newest time in a leaf's lineage, because a consumer finishes the parents of a shard first."""
+        """Returns when the last record was made that a consumer has passed in a leaf's lineage, epoch seconds."""
         return max(self._checkpoint(consumer, table, id_).through_s for id_ in leaf)
 
     def _passed_s(self, consumer: str, table: str, leaf: Lineage) -> float:
         """Returns the time up to which a consumer has passed a leaf.
 
-        If a consumer gets every record, a quiet leaf counts as passed if a read finds no record there. If the read
-        missed a record, half of its change is drift until the record is booked.
+        If the consumer is not the rollup, a quiet leaf counts as passed if the sweep reads it and finds no record. If
+        the sweep missed a record, half of a change shows as drift until the bookkeeper books the record.
         """
         through_s = self._through_s(consumer, table, leaf)
         if consumer == ROLLUP and self._rollup_caught_up(table, leaf):
@@ -132,17 +133,17 @@ class StreamsSnapshot:
         return through_s
 
     def _before_s(self, minutes: float) -> float:
-        """Returns the time so many minutes before the shards were listed."""
+        """Returns the time `minutes` before the shards were listed."""
         return self.listed_s - minutes * self.store.settings.minute_s
 
     def _rollup_caught_up(self, table: str, leaf: Lineage) -> bool:
-        """Returns whether the rollup has passed as much of a leaf as the bookkeeper, except what the stream dropped."""
-        expired_s = self._before_s(RETENTION_MARGIN) - STREAM_RETENTION_S
+        """Returns whether the rollup has passed each record that the bookkeeper noted, unless the stream dropped it."""
+        dropped_s = self._before_s(RETENTION_MARGIN) - STREAM_RETENTION_S
         for id_ in leaf:
-            rollup, passed = self._checkpoint(ROLLUP, table, id_).sequence, self._checkpoint(BOOKKEEPER, table, id_)
-            note = passed.note if passed.through_s >= expired_s else ""
-            if rollup:
-                return int(rollup) >= int(note or 0)  # the rollup has finished the shards before this shard
+            rollup, bookkeeper = (self._checkpoint(consumer, table, id_) for consumer in (ROLLUP, BOOKKEEPER))
+            note = bookkeeper.note if bookkeeper.through_s >= dropped_s else ""
+            if rollup.sequence:
+                return int(rollup.sequence) >= int(note or 0)  # the rollup has finished the shards before this shard
             if note:
                 return False  # there is a record for the rollup in a shard that the rollup has not begun
         return True
@@ -151,7 +152,7 @@ class StreamsSnapshot:
         """Returns whether a consumer has unread records in a leaf, or in earlier shards that it has not finished."""
         if (table, leaf) not in self.has_unread:
             unread = False
-            for id_ in leaf:
+            for id_ in leaf:  # a shard that is not listed has no records left
                 sequence = self._checkpoint(consumer, table, id_).sequence
                 unread |= id_ in self.trees[table] and self._has_records_after(table, id_, sequence)
                 if sequence:
@@ -160,6 +161,7 @@ class StreamsSnapshot:
         return self.has_unread[table, leaf]
 
     def _has_records_after(self, table: str, id_: str, sequence: str | None) -> bool:
+        """Returns whether a shard has records for a consumer, or the sweep could not read the shard to its end."""
         empty = 0
         try:
             for answer, records in enumerate(self.shards.records_after(table, id_, sequence), 1):

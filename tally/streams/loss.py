@@ -1,8 +1,8 @@
 """Losses: records that the streams may have lost. The ledger keeps each loss until a person acknowledges it.
 
-A stream keeps a record for a day. If a consumer has not provably passed a record after a day, the record may be lost.
-Then the consumer did not run, or was stuck in a shard, or the sweep, which makes the proof, did not run. If a table has
-a new stream, the records of its old stream may be lost. If a person discards a dead letter, its record is lost.
+A stream keeps a record for a day. If a consumer has not provably passed a record after a day, the record may be lost:
+the consumer did not run, or was stuck in a shard, or the sweep, which makes the proof, did not run. If a table has a
+new stream, the records of its old stream may be lost. If a person discards a dead letter, its record is lost.
 
 Until a loss is acknowledged, `as_of` stays before the loss. Records that the bookkeeper lost are in no segment. So the
 ledger restarts, and the judge resumes with `resume_minute` (drift/restarted_ledger.py). If the rollup alone lost
@@ -22,7 +22,7 @@ from ..settings import Settings
 from . import lineage
 from .lineage import BOOKKEEPER, COMMIT_GRACE
 
-LETTER_PREFIX, GAP_PREFIX = "letter#", "gap#"  # of a loss's name: a discarded dead letter, or a time without proof
+LETTER_PREFIX, GAP_PREFIX = "letter#", "gap#"  # of a loss's name: of a discarded dead letter, or of a gap in the proof
 NOTHING_LOST_S = 10**11  # later than every time, so no loss delays `as_of`
 LETTER_WAITS_MINUTE = 10**11  # later than every minute: as `redriven_until`, while a dead letter waits
 
@@ -30,8 +30,8 @@ LETTER_WAITS_MINUTE = 10**11  # later than every minute: as `redriven_until`, wh
 class Loss(NamedTuple):
     """A span of time whose records a consumer may have lost.
 
-    `name`: the sort key of the item. `resume_minute`: the judge resumes with this minute; 0 if the journal is complete,
-    because only the rollup lost records.
+    `name`: the sort key of the loss's item in the ledger. `resume_minute`: the judge resumes with this minute; 0 if the
+    journal is complete, because only the rollup lost records.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Loss(NamedTuple):
         return {"consumer": self.consumer, **times}
 
     def as_write(self, settings: Settings) -> Write:
-        """Returns the write that notes the loss, in place of an older note of the same name."""
+        """Returns the write that stores the loss, in place of an older loss of the same name."""
         return items.put_write(settings.ledger_table, self.key, self.values)
 
 
@@ -73,13 +73,13 @@ def find_gaps(
     has_new_streams: bool,
     redriven_until: int,
 ) -> list[Loss]:
-    """Returns what may be lost now. `passed_s`: the time up to which each consumer had passed the streams, by the last
-    sweep. `has_new_streams`: the streams have other ARNs than at the last sweep. `redriven_until`: the last minute of a
-    redrive; NOTHING_LOST_S while a dead letter waits.
+    """Returns the gap of each consumer that may have lost records, or may lose records within COMMIT_GRACE. A longer gap
+    replaces the consumer's known gap. With `make dev` nothing is lost, because the engine keeps every record.
 
-    If dead letters were redriven before the loss was known, the ledger restarts after the minute of the redrive. The
-    other half of such a letter's change may be lost, or on a skipped minute. With `make dev` nothing is lost, because
-    the engine keeps every record.
+    `passed_s`: the time up to which each consumer had passed the streams, by the last sweep. `redriven_until`: the last
+    minute of a redrive; LETTER_WAITS_MINUTE while a dead letter waits. If dead letters were redriven before the gap was
+    known, the ledger restarts after the minute of the redrive, because the other half of such a letter's change may be
+    lost, or on a skipped minute.
     """
     if settings.local_port:
         return []
@@ -91,7 +91,7 @@ def find_gaps(
             name = GAP_PREFIX + consumer
             since_s = min(int(consumer_passed_s), before[name].since_s) if name in before else int(consumer_passed_s)
             resume_minute = _resume_minute(settings, consumer, until_s)
-            if resume_minute and name not in before and redriven_until < NOTHING_LOST_S:
+            if resume_minute and name not in before and redriven_until < LETTER_WAITS_MINUTE:
                 resume_minute = max(resume_minute, redriven_until + 1)
             losses.append(Loss(name, consumer, since_s, int(until_s), resume_minute))
     return losses
@@ -99,14 +99,14 @@ def find_gaps(
 
 def loss_of_discarded(settings: Settings, marker: str, consumer: str, made_s: int) -> Loss:
     """Returns the loss of a dead letter that a person discards now. If the bookkeeper lost the record, the ledger
-    restarts after the present minute, because a redrive of the rollup may have just booked the other half there."""
+    restarts after the present minute, on which a redrive of the rollup may have just booked the other half."""
     now_s = clock.now_s()
     return Loss(LETTER_PREFIX + marker, consumer, made_s, made_s, _resume_minute(settings, consumer, now_s))
 
 
 def _resume_minute(settings: Settings, consumer: str, until_s: float) -> int:
-    """Returns the first minute without lost halves; 0 if only the rollup lost records.
+    """Returns the first minute without halves of lost changes; 0 if only the rollup lost records.
 
-    A half is booked on the minute of its call or a neighbouring minute; what the rollup adds, up to 2 minutes later.
+    The other half of a lost record is booked at most two minutes after the minute in which the record was made.
     """
     return settings.minute_of(until_s) + COMMIT_GRACE + 2 if consumer == BOOKKEEPER else 0

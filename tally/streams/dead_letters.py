@@ -4,9 +4,9 @@ The consumer first puts the object. The transaction that moves the checkpoint pa
 record is lost, and a record that becomes a dead letter twice is one dead letter. A redrive deletes the marker and
 applies the effect in one transaction, on condition that the minute of the effect is not judged.
 
-If a dead letter is older than the ledger's restart (loss.py), the other half of its change is lost or skipped. Its
-redrive books expected and observed together, so that the series have the change and no drift appears. The rollup's
-redrive moves the tally with the nonce of a repair, so the bookkeeper does not book this move.
+If a dead letter is older than the ledger's restart (loss.py), the other half of its change is lost or not judged. The
+bookkeeper's redrive then books the expected amount as observed, too, so that the series have the change and no drift
+appears. The rollup's redrive moves the tally with the nonce of a repair, so the bookkeeper does not book this move.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from .lineage import ITEMS
 from .record import MALFORMED_ERRORS, CounterIndex, PoisonRecordError, Record, created_s
 
 REASON_CHARACTERS_MAX = 300  # of a reason, in the object and the marker
-REDRIVEN = "redrive"  # in place of a stream shard, in the name of a redrive's segment
-REDRIVES_MAX = 3  # tries: a try fails only if its commit hangs until its minute is judged, minutes later
+REDRIVEN = "redrive"  # with the marker's sort key, in place of the stream shard in the name of a redrive's segment
+REDRIVES_MAX = 3  # tries: a try fails only if its minute is judged or the ledger restarts before the commit
 
 
 class DeadLetterExpiredError(PoisonRecordError):
@@ -42,7 +42,7 @@ class DeadLetterExpiredError(PoisonRecordError):
 
 @dataclass
 class DeadLetterBucket:
-    """The bucket. If S3 fails, each method raises StoreUnreachableError, and the caller tries again without a loss."""
+    """The bucket. If S3 fails, each method raises StoreUnreachableError, and the caller can repeat the call."""
 
     bucket: str
     # S3 answers in 100 ms. If S3 does not answer in time, the batch fails, and Lambda delivers the batch again.
@@ -79,7 +79,7 @@ class DeadLetterBucket:
 
 class DeadLetterMarker(NamedTuple):
     """The marker of a dead letter. `sort_key`: consumer, time of the record, table, shard, sequence number. `object`:
-    the key of the object in the bucket. `at_s`: when the record became a dead letter, and `reason`: why."""
+    the key of the object in the bucket. `reason`: why the record is a dead letter, and `at_s`: since when."""
 
     sort_key: str
     object: str
@@ -106,7 +106,7 @@ def store_and_mark(
 ) -> Write:
     """Puts the record into the bucket, and returns the write of its marker, which must commit with the checkpoint.
 
-    `number`: the sequence number. The marker of a record without a time sorts first, because the record may be the
+    `number`: the sequence number. The marker of a record without a time has time 0, because the record may be the
     oldest. Raises StoreUnreachableError.
     """
     object_key = f"{consumer}/{table}/{shard}/{number}.json"
@@ -153,7 +153,7 @@ def redrive(
     declared: CounterIndex,
     marker: DeadLetterMarker,
 ) -> tuple[RedriveOutcome, str]:
-    """Applies a dead letter once, and returns the outcome, and the reason if the dead letter stays.
+    """Applies a dead letter once. Returns the outcome, and why the dead letter stays; "" if it does not stay.
 
     The effects are booked on the current minute, by DynamoDB's clock. After StoreUnreachableError or StoreBusyError,
     the caller can repeat the redrive.
@@ -170,12 +170,12 @@ def redrive(
             checks = _marker_removal_write(call, marker), _open_minute_check_write(call, minute, watermark_)
             commit_writes(call, [*checks, *writes])
         except (PoisonRecordError, WriteRejectedError, ConditionFailedError) as error:
-            stored = queries.get(call.store.client, settings.ledger_table, marker.key)
+            has_marker = bool(queries.get(call.store.client, settings.ledger_table, marker.key))
             has_expired = isinstance(error, DeadLetterExpiredError)
-            if stored and not isinstance(error, ConditionFailedError):
+            if has_marker and not isinstance(error, ConditionFailedError):
                 return RedriveOutcome.OBJECT_LOST if has_expired else RedriveOutcome.STILL_BLOCKED, error.detail
-            if stored:
-                continue  # the minute was judged before the commit
+            if has_marker:
+                continue  # the minute was judged, or the ledger restarted, before the commit
             outcome = RedriveOutcome.ALREADY_APPLIED
         objects.delete(marker.object)
         return outcome, ""
@@ -199,9 +199,9 @@ def _marker_removal_write(call: Call, marker: DeadLetterMarker) -> Write:
 
 
 def _open_minute_check_write(call: Call, minute: int, watermark_: watermark.Watermark) -> Write:
-    """Returns the check that neither a minute nor the minute before is judged, and that the ledger has not restarted.
+    """Returns the check that neither `minute` nor the minute before is judged, and that `resume_minute` is unchanged.
 
-    When the minute before is judged, the judge may be reading this minute.
+    After the minute before is judged, the judge may be reading the segments of `minute`.
     """
     check = {
         "TableName": call.store.settings.ledger_table,
@@ -216,22 +216,22 @@ def _writes(
     call: Call,
     consumers: Mapping[str, StreamConsumer],
     declared: CounterIndex,
-    stored: Any,
+    letter: Any,
     context: BatchContext,
     resume_minute: int,
 ) -> list[Write]:
-    """Returns the writes of a dead letter's effects. Raises PoisonRecordError if its object cannot be read.
+    """Returns the writes of a dead letter's effects, on the minute of `context`. `letter`: the content of its object.
 
-    `resume_minute`: the first minute that is judged after a loss. It is compared with the booking minute, because the
-    other half is booked on that minute, not on the minute in which the record was made.
+    `resume_minute`: the first minute that is judged after a loss. If the record's booking minute is before this minute,
+    the other half, which has the same booking minute, is lost or not judged. Raises PoisonRecordError.
     """
     try:
-        consumer, table, record = consumers[stored["consumer"]], stored["table"], stored["record"]
+        consumer, table, record = consumers[letter["consumer"]], letter["table"], letter["record"]
         number = record["dynamodb"]["SequenceNumber"]
     except MALFORMED_ERRORS as error:
         raise PoisonRecordError(f"its object has no valid consumer, table or record: {error}") from None
     effects = consumer.effects(declared, table, record)
     has_lost_half = any(effect.minute < resume_minute for effect in effects)
     run = consumer.run(number, context._replace(table=table, is_drift_exempt=has_lost_half))
-    run.add([effect._replace(minute=context.minute, pair="") for effect in effects])
+    run.add([effect._replace(minute=context.minute, pair="") for effect in effects])  # pairs are of near minutes
     return run.writes(call, declared)

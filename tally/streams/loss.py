@@ -73,15 +73,14 @@ def find_gaps(
     has_new_streams: bool,
     redriven_until: int,
 ) -> list[Loss]:
-    """Returns the gap of each consumer that may have lost records, or may lose records within COMMIT_GRACE. A longer gap
-    replaces the consumer's known gap. With `make dev` nothing is lost, because the engine keeps every record.
+    """Returns the gap of each consumer that may have lost records, or may lose records within COMMIT_GRACE.
 
-    `passed_s`: the time up to which each consumer had passed the streams, by the last sweep. `redriven_until`: the last
-    minute of a redrive; LETTER_WAITS_MINUTE while a dead letter waits. If dead letters were redriven before the gap was
-    known, the ledger restarts after the minute of the redrive, because the other half of such a letter's change may be
-    lost, or on a skipped minute.
+    A new gap includes and replaces the known gap of its consumer. `passed_s`: the time up to which each consumer had
+    passed the streams, by the last sweep. `redriven_until`: the last minute of a redrive; LETTER_WAITS_MINUTE while a
+    dead letter waits. If dead letters were redriven before the gap was known, the ledger restarts after the minute of
+    the redrive, because the other half of such a letter's change may be lost, or on a skipped minute.
     """
-    if settings.local_port:
+    if settings.local_port:  # of `make dev`, whose engine keeps every record
         return []
     before = {loss.name: loss for loss in known}
     until_s = now_s if has_new_streams else now_s - lineage.STREAM_RETENTION_S + COMMIT_GRACE * settings.minute_s

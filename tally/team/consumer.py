@@ -42,7 +42,7 @@ from .scan_state import CLOCK_SLACK, Scan
 from .team_numbers import NO_NUMBER, TeamNumberNote, watch_write
 
 NAME = "items"
-ITEMS_MAX = RECORD_WRITES_MAX  # tally items, markers and notes that one run may write
+ITEMS_MAX = RECORD_WRITES_MAX  # that one run may write: tally items, markers, listed team numbers, dead letters
 KEYS_MAX = 100  # keys that one BatchGetItem takes
 
 
@@ -90,7 +90,7 @@ def items_consumer(
 
 
 class ItemsHandler(Handler):
-    """The handler of the streams of the team's tables."""
+    """The handler of the streams of the team's tables. Each batch makes a consumer that knows the open scans."""
 
     def __init__(self, counters: Mapping[str, Counter], *handler_arguments: Any) -> None:
         super().__init__(items_consumer(counters), counters, *handler_arguments)
@@ -117,7 +117,7 @@ class ItemsBatch(Batch):
             try:
                 changes = read(self.handler.declared, record)
             except (PoisonRecordError, *MALFORMED_ERRORS):
-                continue
+                continue  # the batch will make a dead letter of the record
             marked |= {change.marker for change in changes if change.needs_marker}
         marker_keys, markers = sorted(marked), dict[str, Marker]()  # the keys are JSON
         for first in range(0, len(marker_keys), KEYS_MAX):
@@ -128,8 +128,8 @@ class ItemsBatch(Batch):
         self.consumer = StreamConsumer(NAME, {self.table: read}, partial(ItemsRun, markers_before=markers))
 
     def _open_scans(self) -> Iterable[tuple[str, Scan | None]]:
-        """Yields the counters whose items are counted, each with its open scan, or None. The consumer skips the records
-        for the other counters, because their next scans read the items."""
+        """Yields each counter with its open scan, or with None if no scan is open, but the items are counted. The
+        consumer skips the records for all other counters, because their next scans read the items."""
         counters = counters_of_table(self.handler.counters, self.table)
         for name, scan in scan_state.scans_for_consumer(self.call.store, self.table, counters).items():
             counter = counters[name]
@@ -178,7 +178,8 @@ class ItemsRun(Run):
                 self._note_team_number(change)
 
     def _note_team_number(self, change: ItemChange) -> None:
-        """Notes the team's number after the record, and by how much it may lag behind its items, or be ahead."""
+        """Notes the team's number after the record, and by how much the number may be wrong for a while. The number may
+        follow a move of its items later, or may have moved before its items."""
         for value, sign in moves_between(change.old, change.new):
             if not value.is_reserved:
                 self._note_of(change, value).move(change.counter, change.made_s, *_split_by_sign(sign * value.amount))
@@ -187,7 +188,7 @@ class ItemsRun(Run):
             noted = self._note_of(change, value)
             noted.team_number = {"N": str(now.amount)} if now and now.group == value.group else NO_NUMBER
             moved = (now.amount if now else 0) - (before.amount if before else 0)
-            if before != now:
+            if before != now:  # if the number moves up before its items, it is too high until the items follow
                 noted.move(change.counter, change.made_s, *_split_by_sign(-moved))
             if change.scan is not None and change.scan.covers(change.counter, value.group):
                 noted.recount_attribute = change.scan.team_number_attribute
@@ -214,6 +215,7 @@ class ItemsRun(Run):
             self.recounts[tally] = scan.recount_attribute, amount + sign * value.amount
 
     def _move(self, change: ItemChange, value: Contribution, amount: int) -> None:
+        """Moves the number of the item's group. The amount is `expected` of an effect, and `observed` stays 0."""
         tally = change.counter.name, value.group
         self._add(tally, Effect(*tally, self.context.minute, amount))
 
@@ -234,6 +236,7 @@ class ItemsRun(Run):
             noted = self.team_number_notes.get(tally)
             if not effect.expected and not recount and not noted and tally not in self.examples:
                 continue
+            # The stream shard chooses the shard of the tally, so that batches of two stream shards seldom conflict.
             moved = self.context.bucket % counter.max_shards, effect.expected, self.context.minute
             add = tallies.add_write(call, counter, effect.id, *moved, nonce_prefix=tallies.REPAIR_NONCE_PREFIX)
             add = items.extend_update(add, adds={attribute: recount}) if recount else add
@@ -242,7 +245,7 @@ class ItemsRun(Run):
             if noted:
                 writes.append(watch_write(table, effect.counter, effect.id, noted.at_s))
         for text, marker in self.markers_after.items():
-            if text not in self.markers_before:  # a marker that a record near the end of the scan writes is not read
+            if text not in self.markers_before:  # of a record near the scan's end: the batch has not read the marker
                 writes.append(first_seen.stream_marker_write(table, json.loads(text), now_s))
             elif marker != (before := self.markers_before[text]):
                 writes.append(first_seen.marker_write(table, json.loads(text), before, marker, now_s))
@@ -273,7 +276,7 @@ def _item_changes(
         scan, made_s, example = open_scans[name], created_s(record), ""
         if new and new.is_reserved and new != old:  # the item cannot be counted
             partition_key, item_keys = counter.items.partition_key, record["dynamodb"]["Keys"]
-            order = sorted(item_keys, key=lambda name: name != partition_key)
+            order = sorted(item_keys, key=lambda name: name != partition_key)  # the partition key first
             example = faults.example(counter.items, record["dynamodb"].get("NewImage") or item_keys, order)
         numbers: dict[str, Any] = {"team_number": now, "team_number_before": before}
         change = ItemChange(counter, declared.minute_made(record), old, new, **numbers, made_s=made_s, example=example)
@@ -309,7 +312,7 @@ def _contributions(counter: Counter, record: Record) -> tuple[Contribution | Non
     return tuple(declaration.contribution(change[image]) if has else None for image, has in images)  # type: ignore[return-value]
 
 
-def _split_by_sign(amount: int) -> tuple[int, int]:
+def _split_by_sign(amount: int) -> tuple[int, int]:  # `up` and `down` of `TeamNumberNote.move`
     return max(amount, 0), max(-amount, 0)
 
 

@@ -29,8 +29,8 @@ STALE_MAX = 3  # attributes of older scans that an item may keep, because their 
 
 class Difference(NamedTuple):
     """The number of one group, its recount, and its `drift` row. `is_set`: this scan or a newer scan has set the number
-    to its recount. `first_item`: the group's shard 0, on which a scan stores the team's number. `has_stale_recounts`:
-    an item of the group has more than STALE_MAX attributes of older scans."""
+    to its recount. `first_item`: the group's shard 0, on which a scan stores the team's number; empty: there is no
+    shard 0. `has_stale_recounts`: an item of the group has more than STALE_MAX attributes of older scans."""
 
     group: str
     number: int
@@ -51,15 +51,13 @@ class Recount(ScanReader):
 
     def difference(self, group: str) -> Difference:
         """Returns the number of one group and the recount of the scan."""
-        # Read before the number: if a repair moves both in between, the stale row makes the next commit fail.
+        # Read the row before the number: if a repair changes both in between, the old row makes the next commit fail.
         row = rows.read_row(self.store, self.counter.name, group)
         return self._difference(group, tallies.read_shards(Call(self.store), self.counter, group), row)
 
     def all_differences(self) -> Iterator[Difference]:
-        """Yields the differences of all groups with a tally or a drift row, from a scan of the counts table.
-
-        A group has only a drift row if an earlier declaration stored its number under other keys.
-        """
+        """Yields the differences of all groups with a tally or a drift row, from a scan of the counts table. A group
+        has only a drift row if an earlier declaration stored its number under other keys."""
         drifts = {row.target: row for row in rows.all_rows(self.store) if row.counter == self.counter.name}
         start = self.counter.partition_start
         filtered = {
@@ -73,23 +71,26 @@ class Recount(ScanReader):
         yield from map(self.difference, drifts)
 
     def report_drift(self, difference: Difference) -> bool:
-        """Notes the difference as drift, which `tally repair` removes. Returns False if the number or its row has
-        changed: then the caller reads the difference again. Raises ScanAbandonedError."""
+        """Notes the difference as drift, which `tally repair` removes. Before the items are counted, it is not drift.
+        Returns False if the items are not counted, or if the row has changed: then the caller reads the
+        difference again. Raises ScanAbandonedError."""
         if not difference.excess and not difference.drift.drift:
             return True
         noted = rows.recount_write(self.store, difference.drift, difference.excess, self.now_s())
         return self._commit_while_open(noted, only_if_counted=True)
 
     def set_number(self, difference: Difference) -> bool:
-        """Sets the number of a group to its recount, once for this scan. Returns False if the number or its row has
-        changed: then the caller reads the difference again. Raises ScanAbandonedError."""
+        """Sets the number of a group to its recount, once for this scan, and its drift to 0. Returns False if another
+        process has set the number, or if the row or the team's number has changed: then the caller reads the difference
+        again. Raises ScanAbandonedError."""
         has_team_number = self.counter.watch is not None and not difference.group.startswith(RESERVED_GROUP_PREFIX)
         if difference.is_set or not (difference.excess or difference.drift.drift or has_team_number):
             return True
         now_s, add = self.now_s(), self._number_update(difference)
         if not has_team_number:
             return self._commit_while_open({"Update": add}, rows.drift_write(self.store, difference.drift, 0, now_s))
-        # If the team keeps a number, the drift row has the excess of the team's number (watch.py), so the row stays.
+        # If the team keeps a number, the drift row has the excess of the team's number, so the row stays. `listed` puts
+        # the group on the list of the groups whose team numbers the sweep checks (watch.py).
         first = difference.first_item.get(self.scan.team_number_attribute)
         add = items.with_expected(add, {self.scan.team_number_attribute: first})
         add = TeamNumberNote(team_number=first or team_numbers.NO_NUMBER).extend(add)
@@ -99,10 +100,11 @@ class Recount(ScanReader):
         return self._commit_while_open({"Update": add}, listed)
 
     def set_many(self, differences: Sequence[Difference]) -> list[Difference]:
-        """Sets the numbers of groups to their recounts, many at once. Returns the differences that it did not set.
+        """Sets the numbers of groups to their recounts, many at once. Returns the differences that it did not set. Sets
+        no number with a drift row, because `set_number` must also set the drift to 0.
 
-        All writes have one condition: the scan is open, and the items are not counted yet. Nobody can note a difference
-        as drift before the items are counted, because `report_drift` needs counted items.
+        All writes have one condition: the scan is open, and the items are not counted yet. Nobody can make a drift row
+        before the items are counted, because `report_drift` needs counted items.
         """
         to_set = [one for one in differences if one.excess and not one.is_set and not self.counter.watch]
         without_row = [one for one in to_set if one.drift.last_minute < 0]
@@ -128,7 +130,7 @@ class Recount(ScanReader):
 
     def _commit_while_open(self, *writes: Write, only_if_counted: bool = False) -> bool:
         """Commits the writes if the scan is open, because the recount of a closed scan does not move, and so is wrong.
-        `only_if_counted`: the items must be counted, too."""
+        `only_if_counted`: the items must be counted, too. Returns False if another condition failed."""
         table, expected = self.store.settings.ledger_table, dict[str, Any](generation=self.scan.generation, closed=None)
         expected |= {"counted_by": self.counter.items_digest} if only_if_counted else {}
         check = items.check_write(table, scan_state.scan_key(self.counter.name), expected)
@@ -147,11 +149,8 @@ class Recount(ScanReader):
                 try_commit(self.store, [items.remove_attributes_write(table, key, stale)])
 
     def close(self, *, has_counted_all: bool = False, groups_found: int | None = None) -> None:
-        """Closes the scan. Raises ScanAbandonedError.
-
-        `has_counted_all`: the scan has counted each number by the declaration. `groups_found`: how many groups have
-        items; None: the scan has not read all groups.
-        """
+        """Closes the scan. `has_counted_all`: each number is now counted by the declaration. `groups_found`: how
+        many groups have items; None: the scan has not read all groups. Raises ScanAbandonedError."""
         counted_by = self.counter.items_digest if has_counted_all else None
         if not scan_state.close(self.store, self.scan, counted_by, groups_found):
             raise ScanAbandonedError(ABANDONED_MESSAGE)

@@ -37,8 +37,8 @@ class UncountableError(TallyError):
     """No item of a table can be counted, because of the table's keys."""
 
 
-CountedItem = tuple[Item, Contribution, Item]
-"""The key of the item's marker, the contribution of the item, and the item."""
+UncountedItem = tuple[Item, Contribution, Item]
+"""An item to add: the key of its marker, its contribution, and the item."""
 
 
 class Step(NamedTuple):
@@ -98,7 +98,7 @@ class ScanReader:
 
     @property
     def is_by_partition(self) -> bool:
-        """Whether the scan can read its groups as partitions. A reserved group has items of all partitions."""
+        """Whether the scan can read its groups as partitions. A reserved group, as of a fault, is in all."""
         groups = self.scan.groups
         has_reserved = any(group.startswith(RESERVED_GROUP_PREFIX) for group in groups)
         return bool(groups) and self.items_declaration.group_by is None and not has_reserved
@@ -122,7 +122,7 @@ class ScanReader:
                 added, written = self._add(pack.items, read)
                 yield Step(len(pack.items), added, units, written)
                 units = 0.0
-            # No transaction stored this page's position, after which a scan continues. A spot check never continues.
+            # If the last pack had nothing to write, no transaction stored its position. No spot check is continued.
             if page and not written and not self.scan.is_spot_check:
                 position = scan_state.position_write(self.store, self.scan, self.key_of(page[-1]), read)
                 if not try_commit(self.store, [position]):
@@ -151,12 +151,12 @@ class ScanReader:
         partitions = [self.partition(group) for group in self.scan.groups]
         first = partitions.index(after[key]) if after else 0
         for number, partition in enumerate(partitions[first:]):
-            start = None if number else after
+            start = None if number else after  # the position is in the first of these partitions
             yield from queries.team_table_pages(self.store, self.table, (key, partition), start, **limited)
 
     def _add(self, pack: Sequence[Item], read: int) -> tuple[int, float]:
         """Adds items that neither the stream nor the scan has counted. Returns how many it added, and the write units.
-        `read`: how many items the scan has read, with this pack."""
+        `read`: how many items the scan has read, including this pack."""
         name, generation, declaration = self.counter.name, self.scan.generation, self.items_declaration
         values = ((self._if_covered(declaration.contribution(item)), item) for item in pack)
         uncounted = [
@@ -173,11 +173,11 @@ class ScanReader:
             writes += [{"Update": update} for update in self._updates(uncounted, team_numbers, now_s)]
             writes.append(scan_state.position_write(store, self.scan, self.key_of(pack[-1]), read))
             sent = send(store.client, writes)
-            units += 2 * len(writes)
+            units += 2 * len(writes)  # 2 units a write, also if the transaction fails
             if sent.committed:
                 return len(uncounted), units
             if sent.condition_failed:
-                if sent.codes[-1] == CONDITION_FAILED:
+                if sent.codes[-1] == CONDITION_FAILED:  # of the position
                     raise ScanAbandonedError(ABANDONED_MESSAGE)
                 # Items with a failed condition have a marker: the stream or another process has counted them.
                 uncounted = [one for one, code in zip(uncounted, sent.codes, strict=False) if code != CONDITION_FAILED]
@@ -204,11 +204,12 @@ class ScanReader:
         return value if value and self.scan.covers(self.counter, value.group) else None
 
     def _updates(
-        self, counting: Sequence[CountedItem], team_numbers: Mapping[str, int], now_s: float
+        self, uncounted: Sequence[UncountedItem], team_numbers: Mapping[str, int], now_s: float
     ) -> Iterator[dict[str, Any]]:
+        """Yields an update for each group: adds to the recount, stores the team's number, and moves the number by 0."""
         sums: dict[str, int] = defaultdict(int, dict.fromkeys(team_numbers, 0))
         examples: dict[str, str] = {}
-        for _, value, item in counting:
+        for _, value, item in uncounted:
             sums[value.group] += value.amount
             if example := faults.example(self.items_declaration, item, self.key_types):
                 examples[value.group] = example

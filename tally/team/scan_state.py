@@ -34,7 +34,8 @@ TEAM_NUMBER_PREFIX = "team_number#"
 
 
 class Scan(NamedTuple):
-    """The last scan of a counter's items. `began_s`, `ended_s`: in epoch seconds; 0: it has not begun or ended."""
+    """The last scan of a counter's items. `began_s`, `ended_s`: when the scan began, and when it had read all items, in
+    epoch seconds; 0: not yet. `closed`: the results were used, the scan was abandoned, or there was no scan."""
 
     counter: str
     generation: int = 0
@@ -114,8 +115,9 @@ def begin(
 ) -> Scan | None:
     """Starts a scan of these groups, or of all. Returns None if another process started a scan.
 
-    Abandons an open scan of the counter: records do not move its recount any more. The event source mapping of the
-    consumer must exist, because the consumer has to get each record from the start of the new scan on.
+    Abandons an open scan of the counter: records do not move its recount any more. If the number was counted by another
+    declaration, notes that the items are not counted. The event source mapping of the consumer must exist, because the
+    consumer has to get each record from the start of the new scan on.
     """
     assert counter.items is not None
     before, groups = read_scan(store, counter.name), tuple(groups)
@@ -134,7 +136,7 @@ def begin(
 
 
 def position_write(store: Store, scan: Scan, position: Item, read: int) -> Write:
-    """Returns the write of a scan's position: the key of the last item that it has read, and how many it has read."""
+    """Returns the write of a scan's position: the key of the last item that the scan has read, and how many items."""
     table, values = store.settings.ledger_table, dict[str, Any](items=read, position=json.dumps(position))
     return items.update_write(table, scan_key(scan.counter), values, expected=expect_counting(scan))
 
@@ -160,11 +162,9 @@ def end(store: Store, scan: Scan, now_s: float) -> bool:
 
 
 def close(store: Store, scan: Scan, counted_by: str | None = None, groups_found: int | None = None) -> bool:
-    """Closes a scan. Returns False if another scan was started.
-
+    """Closes a scan. Returns False if another scan was started, or this scan was closed without `counted_by`.
     `counted_by`: the digest of the declaration, if the scan has counted every group. `groups_found`: how many groups
-    have items. None: the stored value stays.
-    """
+    have items. None: the stored value stays."""
     results = {"counted_by": counted_by, "found": groups_found}
     values: dict[str, Any] = {"closed": 1, **{name: value for name, value in results.items() if value is not None}}
     if _try_change(store, scan, values, expected={"generation": scan.generation, "closed": None}):
@@ -224,11 +224,9 @@ def is_complete(store: Store, scan: Scan, table: str) -> bool:
 
 
 def as_of(store: Store, counter: Counter) -> int | None:
-    """Returns the time up to which a counter's number includes every write of its items; None: not known.
-
-    The time is approximate, because the sweep's read of a quiet stream shard may miss a record. Raises NotCountedError
-    while the items are not counted by the present declaration.
-    """
+    """Returns the time up to which a counter's number includes every write of its items; None: not known. The time is
+    approximate, because the sweep's read of a quiet stream shard may miss a record. Raises NotCountedError while the
+    items are not counted by the present declaration."""
     assert counter.items is not None
     table = counter.items.table
     if read_scan(store, counter.name).counted_by != counter.items_digest:

@@ -166,9 +166,7 @@ def _repaired(store: Store, counter: Counter, target: str, day: int, missing: in
 
 def rebuild(reconciler: Reconciler, lost: Finding, by: str, why: str, required_minute: int) -> Finding | None:
     """Adds what one tally lacks by its receipts, once. Returns the finding; None if nothing is missing.
-
-    `required_minute`: the minute that must be judged. Raises RepairNotReadyError, RepairContentionError.
-    """
+    `required_minute`: the minute that must be judged. Raises RepairNotReadyError, RepairContentionError."""
 
     def prove(_: Watermark) -> Finding | None:
         finding = missing_of(reconciler.store, lost.counter, lost.target, lost.accepted)

@@ -258,11 +258,9 @@ class ItemsRun(Run):
 def _item_changes(
     counters: Mapping[str, Counter], open_scans: Mapping[str, Scan | None], declared: CounterIndex, record: Record
 ) -> Sequence[Any]:
-    """Returns what a record changes for the counters in `open_scans`. A removal by TTL is like any removal.
-
-    Raises PoisonRecordError, or one of MALFORMED_ERRORS, but never because of an amount. If an amount cannot be added,
-    the item counts in the group of its fault.
-    """
+    """Returns what a record changes for the counters in `open_scans`. A removal by TTL is like any removal. Raises
+    PoisonRecordError, or one of MALFORMED_ERRORS, but never because of an amount. If an amount cannot be added, the
+    item counts in the group of its fault."""
     changes = []
     for name, counter in counters.items():
         if name not in open_scans:

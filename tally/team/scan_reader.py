@@ -132,10 +132,8 @@ class ScanReader:
             raise ScanAbandonedError(ABANDONED_MESSAGE)
 
     def is_complete(self) -> bool:
-        """Returns whether the recount is complete: the scan has ended, and the consumer has passed the end.
-
-        Raises ScanAbandonedError.
-        """
+        """Returns whether the recount is complete: the scan has ended, and the consumer has passed the end. Raises
+        ScanAbandonedError."""
         stored = scan_state.read_scan(self.store, self.counter.name)
         if stored.generation != self.scan.generation or stored.closed or stored.may_lack_markers(self.now_s()):
             raise ScanAbandonedError(ABANDONED_MESSAGE)

@@ -1,7 +1,7 @@
 """Health checks, and the answer of `GET /status`.
 
 `tally status` runs the same checks, and some that need a person's credentials. While the ledger has no watermark, the
-checks of the watermark return `unknown`, never `ok`.
+parts `lag` and `judged` are `unknown`, never `ok`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SECTIONS = {
     "dead letters": "runbook.md#dead-letters", "lost records": "runbook.md#lost-records",
     "failed events": "runbook.md#failed-events",
 }  # fmt: skip
-"""The section of docs/ that says what to do about each part. Only `tally status` has all parts."""
+"""The section of docs/ that says what to do about each part. Some parts are only in `tally status`."""
 _DECLARED = (  # the fields of `Declared` (operations/drift.py)
     "name", "visible", "changes", "public", "listed", "counts", "watched", "retired", "numbered", "notifies",
     "max_shards", "delta", "start", "floor", "ceiling", "debt", "limit_overrides", "period", "timezone",
@@ -63,7 +63,8 @@ class Check(NamedTuple):
 
 
 def lag_check(store: Store) -> Check:
-    """Checks how old the watermark of each consumer is, and shows how old `as_of` of rolled-up numbers is."""
+    """Checks how old the watermark of each consumer is, and shows how old `as_of` of rolled-up numbers is. The
+    bookkeeper's watermark here also waits for the records of what the rollup wrote."""
     watermark_ = watermark.read(store)
     now_s, minute_s = clock.now_s(), store.settings.minute_s
     as_of = watermark_.as_of(store.settings)
@@ -100,7 +101,7 @@ def drift_check(store: Store, most: int | None = None) -> Check:
 
 
 def dead_letters_check(store: Store, most: int | None = None) -> Check:
-    """Checks for dead letters. `most`: how many markers it reads at most; None: all markers."""
+    """Checks for dead letters. `most`: how many of their items in the ledger it reads at most; None: all."""
     markers = list(islice(dead_letters.list_markers(Call(store)), most))
     oldest_s = min((marker.at_s for marker in markers), default=None)
     since = f", the oldest since {format_time(oldest_s)}" if oldest_s is not None else ""
@@ -124,8 +125,8 @@ def holds_check(store: Store) -> Check:
 
 
 def _count_check(line: str, facts: Mapping[str, Any], wrong: int, *, is_cut: bool) -> Check:
-    """Makes the check of a list. `wrong`: how many entries are wrong. `is_cut`: a part of the list was not read, so
-    without a wrong entry the result is unknown."""
+    """Makes the check of a list. `wrong`: how many entries are wrong. `is_cut`: the list may have entries that were not
+    read, so without a wrong entry the result is unknown."""
     return Check(f"at least {line}" if is_cut else line, facts, wrong > 0 or (None if is_cut else False))
 
 
@@ -137,7 +138,7 @@ def declarations_check(store: Store, counters: Mapping[str, Counter]) -> Check:
 
 
 def alarms_check(states: Mapping[str, str]) -> Check:
-    """Checks the stack's alarms. `states`: by the alarm's name. If `states` is empty, the result is unknown."""
+    """Checks the stack's alarms. `states`: CloudWatch's state of each alarm, by name; empty: the result is unknown."""
     if not states:
         return Check("CloudWatch lists no alarm of this stack", {"alarms": {}}, None)
     in_alarm = sorted(name for name, state in states.items() if state == "ALARM")
@@ -180,10 +181,8 @@ def _ago(age_s: int | None) -> str:
 def status(
     call: Call, counters: Mapping[str, Counter], other_checks: Mapping[str, Callable[[], Check]] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """Runs the checks, and returns a `Status` (operations/drift.py).
-
-    `other_checks`: by the name of a part, the check of a subpackage that this subpackage cannot import.
-    """
+    """Runs the checks, and returns a `Status` (operations/drift.py). `other_checks`: by the name of a part, the check
+    of a subpackage that this subpackage cannot import."""
     settings, checks = call.store.settings, _run_checks(call, counters, other_checks)
     failed = {check.failed for check in checks.values()}
     return {

@@ -6,7 +6,7 @@ segments live as long as the journal's segments. When the hour is over, each tal
 as `h13`, in its item of the day. The attribute is SET, so if a sweep dies or runs twice, the result is the same.
 
 Imports are not traffic. For each day that imported rows belong to, there is another sum, with the id `9f3a#2024-05-03`.
-Its attribute has the name of the hour of the import, in hours since 1970, so two imports into one day add up.
+The sum's item has an attribute for each hour of an import, in hours since 1970, so two imports into one day add up.
 
 In an hour, one CPU core sums up two million tallies (`make bench`), or half a million if holds and drift take their
 shares of each sweep. If more tallies move in an hour, the series lag, and `as_of` says so.
@@ -45,14 +45,14 @@ from .progress import EXPIRY_GRACE_DAYS, HOUR_S, PROGRESS, Progress, hour_of, mi
 
 PART_MINUTES = 20  # minutes between two sets of running segments: with the day's item, a tally costs 1.1 WCU an hour
 DAY_S = 24 * HOUR_S
-LOOKBACK_MINUTES = 20  # the series begin so many minutes before the first sweep, because changes may be older
-LONG_LOSS_S = segments.SEGMENT_KEPT_S - 2 * DAY_S  # during a longer loss, an hour's running segments may expire
+LOOKBACK_MINUTES = 20  # the series begin so many minutes before the first sweep, because there may be older segments
+LONG_LOSS_S = segments.SEGMENT_KEPT_S - 2 * DAY_S  # 7 days: a longer loss delays sums until running segments expire
 LONG_LOSS_HOURS_S = 2 * HOUR_S  # days may lack the hour in which a long loss began, and the hour before
 SUMS_MAX = 1_000_000  # tallies in memory, about 200 MB; if more tallies moved, a part of the hour has fewer minutes
 SEGMENT_BYTES = 60_000  # of a running segment, before compression; a reader of one tally reads one segment
 ENTRY_BYTES = 20  # of a running segment's entry, without its id
 ROWS_AT_ONCE = 500  # tallies after which a sweep stores its progress and looks at the time
-EPOCH = date(1970, 1, 1).toordinal()
+EPOCH = date(1970, 1, 1).toordinal()  # in days since the year 1
 TOTAL_ID = ""  # the id of the total of a counter's tallies
 IMPORT = "IMPORT#"  # the beginning of the sort key of a day of imports
 
@@ -84,8 +84,9 @@ class HourAmount(NamedTuple):
 def sum_up(store: Store, judged: int, *, until_s: float) -> int:
     """Sums up the minutes up to `judged`, until `until_s` on the store's clock. Returns how many items it wrote.
 
-    The first call stores when the series begin. It does so even if no minute is judged (-1), because the first minute
-    may be judged hours later. If the time is too short for one part of an hour, raises StoreBusyError.
+    The first call stores when the series begin, even if no minute is judged (-1). The first judgement may come
+    hours later, and the series have these hours, too. If the time is too short for one part of an hour, raises
+    StoreBusyError.
     """
     written, progress_ = 0, progress.read(store)
     if progress_.since < 0:
@@ -130,7 +131,7 @@ def _store_progress(store: Store, before: Progress, new: Progress) -> Progress:
 
 def _sum_up_part(store: Store, progress_: Progress, last: int, until_s: float) -> Progress:
     """Writes new running segments of the hour, with the minutes up to `last`. If half of the time is over, or SUMS_MAX
-    tallies moved, stops with an earlier minute. If there is no time to write, returns the old progress."""
+    tallies moved, stops with an earlier minute. If the time is too short for all writes, returns the old progress."""
     sums: Sums = defaultdict(int)
     read_until_s = (store.clock() + until_s) / 2
     through = progress_.through
@@ -141,7 +142,7 @@ def _sum_up_part(store: Store, progress_: Progress, last: int, until_s: float) -
             break
     for (counter, id_), amount in list(sums.items()):
         _, separator, day = id_.partition("#")
-        sums[counter, TOTAL_ID + separator + day] += amount
+        sums[counter, TOTAL_ID + separator + day] += amount  # of the hour, or of a day of imports
     new = sorted(HourAmount.of(*tally, amount) for tally, amount in sums.items())
     merged = _merge(running_amounts(store, progress_.hour, progress_.through), new)
     lists, in_segments = top.TopListBuilder(), _split_into_segments(merged)
@@ -158,8 +159,8 @@ def _sum_up_part(store: Store, progress_: Progress, last: int, until_s: float) -
 
 
 def _add_minute(store: Store, sums: Sums, minute: int) -> None:
-    """Adds the accepted amounts of a minute to `sums`: the expected amounts in its segments, with the removals. Adds
-    imported amounts to the sums of their days, and not to the traffic."""
+    """Adds the accepted amounts of a minute to `sums`: the expected amounts in its segments, which have the halves of
+    removals apart. Adds imported amounts to the sums of their days, and not to the traffic."""
     for segment in segments.read_segments(store, minute):
         booked = segments.columns(segment)
         for counter, (ids, expected, _) in booked.items():

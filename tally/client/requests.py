@@ -143,14 +143,14 @@ class Child(TypedDict):
 
 
 class Listed(TypedDict):
-    """One child, by its name."""
+    """One child, by its name. `since`: when the child was put."""
 
     child: str
     since: int | None
 
 
 class ListedAnonymous(TypedDict):
-    """A child without a user: a browser whose user is not signed in."""
+    """A child without a user: a browser whose user is not signed in. `since`: the start of the day (UTC) of the put."""
 
     anonymous: Literal[True]
     since: int | None
@@ -194,13 +194,13 @@ class Anonymous(TypedDict):
 
 
 class ListedOwn(TypedDict):
-    """For each id, whether it counts this browser, in the order of the request."""
+    """For each id, whether this browser is counted, in the order of the request."""
 
     anonymous: list[Anonymous | Unreadable]
 
 
 class Removed(TypedDict):
-    """The id is removed, with its children. `changed`: false if another request removed it, or nothing was there."""
+    """The id is removed, with its children. `changed`: false if there was nothing to remove."""
 
     counter: str
     id: str
@@ -387,7 +387,7 @@ class Drift(TypedDict):
 
 
 class Repair(TypedDict):
-    """One repair: its amount, who made it, and why. `how`: what proved the amount, as in `GET /series`."""
+    """One repair. `how`: the proof of its amount, as `ledger` (drift), `recount` (of children) or `rebuild`."""
 
     at: int
     amount: int

@@ -109,13 +109,13 @@ export interface Child {
   present: boolean;
 }
 
-/** One child, by its name. */
+/** One child, by its name. `since`: when the child was put. */
 export interface Listed {
   child: string;
   since: number | null;
 }
 
-/** A child without a user: a browser whose user is not signed in. */
+/** A child without a user: a browser whose user is not signed in. `since`: the start of the day (UTC) of the put. */
 export interface ListedAnonymous {
   anonymous: true;
   since: number | null;
@@ -151,12 +151,12 @@ export interface Anonymous {
   present: boolean;
 }
 
-/** For each id, whether it counts this browser, in the order of the request. */
+/** For each id, whether this browser is counted, in the order of the request. */
 export interface ListedOwn {
   anonymous: (Anonymous | Unreadable)[];
 }
 
-/** The id is removed, with its children. `changed`: false if another request removed it, or nothing was there. */
+/** The id is removed, with its children. `changed`: false if there was nothing to remove. */
 export interface Removed {
   counter: string;
   id: string;
@@ -310,7 +310,7 @@ export interface Drift {
   confirmed: boolean;
 }
 
-/** One repair: its amount, who made it, and why. `how`: what proved the amount, as in `GET /series`. */
+/** One repair. `how`: the proof of its amount, as `ledger` (drift), `recount` (of children) or `rebuild`. */
 export interface Repair {
   at: number;
   amount: number;

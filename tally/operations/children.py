@@ -24,9 +24,7 @@ from tally.errors import (
     problem_document,
 )
 
-Since = Annotated[
-    int | None, {"minimum": 0, "description": "Seconds since 1970, when it was put. Null: Tally did not put it."}
-]
+Since = Annotated[int | None, {"minimum": 0, "description": "Seconds since 1970. Null: Tally did not put the child."}]
 
 
 class Child(TypedDict):
@@ -47,14 +45,14 @@ class ChangedChild(Child):
 
 
 class Listed(TypedDict):
-    """One child, by its name."""
+    """One child, by its name. `since`: when the child was put."""
 
     child: str
     since: Since
 
 
 class ListedAnonymous(TypedDict):
-    """A child without a user: a browser whose user is not signed in."""
+    """A child without a user: a browser whose user is not signed in. `since`: the start of the day (UTC) of the put."""
 
     anonymous: Literal[True]
     since: Since
@@ -93,13 +91,13 @@ class ChangedAnonymous(Anonymous):
 
 
 class ListedOwn(TypedDict):
-    """For each id, whether it counts this browser, in the order of the request."""
+    """For each id, whether this browser is counted, in the order of the request."""
 
     anonymous: list[Anonymous | Unreadable]
 
 
 class Removed(TypedDict):
-    """The id is removed, with its children. `changed`: false if another request removed it, or nothing was there."""
+    """The id is removed, with its children. `changed`: false if there was nothing to remove."""
 
     counter: str
     id: str
@@ -114,7 +112,7 @@ def _refusal_of_children(counter: Counter) -> CallerError | None:
 
 def _refusal_of_removal(counter: Counter) -> CallerError | None:
     """Returns why a service cannot remove a parent of this counter; None if it can."""
-    if not counter.parent_required:
+    if not counter.parent_required:  # otherwise the parents are posts, which `delete_post` removes with their texts
         return _refusal_of_children(counter)
     return InvalidInputError(f"{counter.name}: only its author deletes a {counter.prefix.lower()}.", field="counter")
 
@@ -134,6 +132,7 @@ def _refusal_of_anonymous(counter: Counter) -> CallerError | None:
 
 
 def _needs_to_change(counters: Sequence[Counter]) -> needs.Needs:
+    """Returns the access that a change of a child needs. `Query` reads the number for an answer with `value`."""
     change = needs.to_change_child(counters) | needs.on_counts(counters, "Query")
     return change | needs.to_find_receipt_before_refusal(counters)
 
@@ -153,7 +152,7 @@ _changes = partial(operation, needs=_needs_to_change, changes_numbers=True)
 _changes_child = partial(
     _changes, access=Access.WRITE, throttle=WRITES, refusal_for=_refusal_of_children, raises=_ERRORS
 )
-_changes_mine = partial(
+_changes_mine = partial(  # these calls have a caller: `call.caller or ""` is for the type checker
     _changes,
     access=Access.SIGNED_IN,
     throttle=WRITES,
@@ -370,7 +369,7 @@ def get_anonymous(call: Call, *, counter: DeclaredCounter, id: Id, secret: Secre
 def list_anonymous(call: Call, *, of: CountersAndIds, secret: Secret) -> Answer[ListedOwn]:
     """Which of these count this secret
 
-    The rules are those of `GET /mine`.
+    The rules of `GET /mine` apply.
     """
     own = _answer_each(call, of, _refusal_of_anonymous, lambda counter, id_: anonymous.child_name(counter, id_, secret))
     return Answer({"anonymous": own})
@@ -405,14 +404,14 @@ def _set_child(
     receipt_key = None
     if key is not None:
         receipt_key = ReceiptKey(operation, f"{counter.name}/{id_}", key, {"child": name}, counter.receipt_days)
-    body = {"counter": counter.name, "id": id_, "present": present}  # without the child: receipts name no user
+    body = {"counter": counter.name, "id": id_, "present": present}  # receipts store this, and only a hash of the child
     counted, replayed = children.set_child(call, counter, id_, name, present, body, receipt_key)
     answer = {**_child_body(counter, id_, name, present), **counted}
     return Answer(tallies.with_value(call, counter, id_, answer) if value else answer, replayed=replayed)
 
 
 def _child_body(counter: Counter, id_: str, encoded_name: str, present: bool) -> dict[str, Any]:
-    """Returns an answer that says whether a child is present. The answer does not have the hash of a browser."""
+    """Returns an answer that says whether a child is present. An anonymous child is not named."""
     name = {} if encoded_name.startswith(anonymous.CHILD_NAME_PREFIX) else {"child": fields.decoded_user(encoded_name)}
     return {"counter": counter.name, "id": id_, **name, "present": present}
 

@@ -20,7 +20,7 @@ from tally.team import health, scan_state
 
 JudgedUpTo = Annotated[
     int | None,
-    {"minimum": 0, "description": "Seconds since 1970. Tally has compared all earlier changes. Null: none."},
+    {"minimum": 0, "description": "Seconds since 1970. Tally has judged every earlier minute. Null: none is judged."},
 ]
 
 
@@ -60,7 +60,7 @@ class Drift(TypedDict):
 
 
 class Repair(TypedDict):
-    """One repair: its amount, who made it, and why. `how`: what proved the amount, as in `GET /series`."""
+    """One repair. `how`: the proof of its amount, as `ledger` (drift), `recount` (of children) or `rebuild`."""
 
     at: Seconds
     amount: int
@@ -153,7 +153,7 @@ class Crossed(TypedDict):
     id: str
     period: NotRequired[PeriodName]
     threshold: int
-    percent: NotRequired[Annotated[int, {"description": "Of `limit`, if the threshold is a percentage."}]]
+    percent: NotRequired[Annotated[int, {"description": "Of `limit`, the ceiling, if the threshold is a percentage."}]]
     limit: NotRequired[int]
     every: NotRequired[Annotated[int, {"description": "The threshold is a multiple of this."}]]
     direction: Literal["up", "down"]

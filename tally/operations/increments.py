@@ -78,7 +78,7 @@ def _refusal_of_change(counter: Counter) -> CallerError | None:
 
 
 def _refusal_of_set(counter: Counter) -> CallerError | None:
-    """Returns why this counter has no version to compare; None if it has."""
+    """Returns why callers cannot set this counter; None if they can."""
     if (refusal := _refusal_of_change(counter)) or counter.may_be_set:
         return refusal
     why = f"has a number for each {counter.period}" if counter.period else "is spread over shards"
@@ -107,7 +107,7 @@ def _needs_of_override(action: str) -> Callable[[Sequence[Counter]], needs.Needs
 
 def _needs_to_increment(counters: Sequence[Counter]) -> needs.Needs:
     """Returns the access that a change needs. A change may read the number for the answer. A change of a numbered
-    counter first reads the number. If no number is left, the change may be a retry, so it looks for its receipt."""
+    counter first reads the number. If no number is left, the change may be a retry, and looks for its receipt."""
     needed = needs.to_count(counters) | needs.on_counts(counters, "Query") | needs.to_release_expired_holds(counters)
     if any(counter.numbered for counter in counters):
         needed |= needs.FIND_RECEIPT
@@ -150,7 +150,7 @@ def increment(
         tally_id = periods.tally_id(counter, id, clock.now_s())
         id_members = periods.answer_members(tally_id)
     body = {"counter": counter.name, **id_members, "counted": True}
-    target = f"{counter.name}/{id}"
+    target = f"{counter.name}/{id}"  # without the period, so that a retry in the next period is a replay
     change = Increment(counter, tally_id, by, "increment", idempotency_key, body, receipt_target=target, used=used)
     answer, replayed = increments.count(call, change)
     return Answer(tallies.with_value(call, counter, tally_id, answer) if value else answer, replayed=replayed)
@@ -199,7 +199,7 @@ def add_visitor(
     ],
     example={"counter": "stock", "id": "7c20", "value": 98, "version": 8},
     changes_numbers=True,
-    smoke_statuses=[412],
+    smoke_statuses=[412],  # the sample names a version that the counter of the smoke test does not have
 )  # fmt: skip
 def set_counter(
     call: Call,
@@ -250,7 +250,7 @@ def put_limit(
     override is valid in the current period and in all later ones.
     """
     least = min(counter.start, 0) if counter.floor is None else counter.floor
-    if counter.ceiling is not None and limit < least:
+    if counter.ceiling is not None and limit < least:  # a number begins at `least` or above
         rule = f"a ceiling of {counter.name} must be at least {least}, which refuses every change"
         advice = f"To allow any amount, give {AMOUNT_MAX}, the largest."
         raise InvalidInputError(f"limit is {limit}, but {rule}. {advice}", field="limit")

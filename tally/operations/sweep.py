@@ -1,5 +1,5 @@
 """The sweep. Each minute it releases expired holds, sends heartbeats, judges closed minutes, sends the events that the
-bookkeeper did not send, sums up series, and removes the children of removed parents."""
+bookkeeper did not send, checks team tables, reports drift, sums up series, and removes children of removed parents."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -24,7 +24,7 @@ from tally.streams.events import Bus
 from tally.streams.loss import NOTHING_LOST_S
 from tally.streams.watermark import Watermark
 from tally.team import faults, progress, scan_state, spot_checks, watch
-from tally.team.consumer import NAME
+from tally.team.consumer import NAME as ITEMS_CONSUMER
 
 SCHEDULE = Schedule(
     function="sweep",
@@ -34,11 +34,11 @@ SCHEDULE = Schedule(
     inspected_streams=(Table.COUNTS, Table.RECEIPTS),
 )
 RESERVE_S = 2.0  # seconds before the function's timeout in which no part begins, so that a part can end its work
-# The share that each part gets of the time that is left when the part begins.
+# The share of the time left that a part of the sweep gets when it begins. Other parts have no end time.
 HOLDS_SHARE = 0.5  # the first part, because nobody can buy what an expired hold has taken
 JUDGE_SHARE = 0.6
 EVENTS_SHARE = 0.25
-TEAM_TABLES_SHARE = 0.4
+TEAM_TABLES_SHARE = 0.4  # of each of three parts
 REPORT_SHARE = 0.25
 SERIES_SHARE = 0.5  # the last part, children of removed parents, has all that is left
 
@@ -69,7 +69,7 @@ def needed(counters: Iterable[Counter]) -> needs.Needs:
     if tables:
         on_ledger |= {"ITEMS": ("GetItem", "UpdateItem", "ConditionCheckItem"), "PASSED": ("GetItem", "UpdateItem")}
         on_ledger |= {"SEEN#": ("UpdateItem",), "DRIFT": ("Query", "BatchGetItem", "UpdateItem", "GetItem")}
-        on_ledger |= {f"CHECKPOINT#{NAME}#{table}": ("Query",) for table in tables}
+        on_ledger |= {f"CHECKPOINT#{ITEMS_CONSUMER}#{table}": ("Query",) for table in tables}
     on_counts |= needs.on_counts(of_items, "Query", "UpdateItem")
     watching = [counter for counter in of_items if counter.watch]
     if watching:
@@ -98,7 +98,7 @@ class Sweep:
         self.shards = shards or StreamShards(arns | {name: own.stream for name, own in settings.team_tables.items()})
 
     def __call__(self, event: object, context: Any) -> dict[str, int]:
-        """Runs all parts, each within its share of the time. If a part fails, raises the first failure at the end."""
+        """Runs all parts. If a part fails, runs the next parts, and raises the first failure at the end."""
         until_s = self.store.clock() + context.get_remaining_time_in_millis() / 1000 - RESERVE_S
         results: dict[str, int] = {}
         failures: list[Exception] = []
@@ -114,7 +114,7 @@ class Sweep:
         return results
 
     def _parts(self, until_s: float) -> Iterator[Callable[[], Mapping[str, int] | None]]:
-        """Yields the parts in order. Each has its share of the time that the parts before it have left."""
+        """Yields the parts in order. A part's share is of the time that the earlier parts left."""
         store, counters = self.store, self.counters
 
         def end_s(share: float) -> float:
@@ -123,11 +123,11 @@ class Sweep:
         if any(counter.may_settle_holds for counter in counters.values()):  # otherwise the role may not read holds
             yield lambda: release_holds(store, counters, end_s(HOLDS_SHARE))
         watermark_ = watermark.read(store)
-        now_s = clock.now_s()  # after an answer of the store, which corrects the clock
+        now_s = clock.now_s()  # after `read`, because DynamoDB's answer corrects the clock
         if store.settings.salts_table:
             yield partial(pseudonyms.delete_old_salts, store, now_s)
         if not watermark_.is_too_fresh(store.settings, now_s):  # otherwise another sweep has just advanced it
-            # The judge uses the watermark of the sweep before, because what this sweep proves may not be visible yet.
+            # The judge uses the older watermark, because a checkpoint may be visible some seconds before its segments.
             yield partial(advance_watermark, store, self.shards, watermark_, now_s)
             yield lambda: judge_closed_minutes(store, watermark_, now_s, end_s(JUDGE_SHARE))
         if store.settings.event_bus:
@@ -143,14 +143,14 @@ class Sweep:
 
 
 def advance_watermark(store: Store, shards: StreamShards, watermark_: Watermark, now_s: float) -> dict[str, int]:
-    """Sends the heartbeats, stores the watermark, and reports the lag of each consumer."""
-    advanced = watermark.advance(store, shards, watermark_, now_s)
+    """Sends the heartbeats, stores the watermark, and reports the lag of each consumer. Logs a long lag."""
+    streams = watermark.advance(store, shards, watermark_, now_s)
     observe.write_metrics({observe.RECORDS_LOST: int(watermark_.oldest_loss_s < NOTHING_LOST_S)})
-    ages_s = watermark.lags_s(advanced, watermark_, now_s)
+    ages_s = watermark.lags_s(streams, watermark_, now_s)
     for consumer, age_s in ages_s.items():
         observe.write_metrics({observe.WATERMARK_AGE: age_s}, consumer=consumer)
         if age_s > watermark.CONFIRM_AFTER * store.settings.minute_s:
-            about = {"consumer": consumer, "age_s": age_s, "in": advanced.most_lagging(consumer)}
+            about = {"consumer": consumer, "age_s": age_s, "in": streams.most_lagging(consumer)}
             observe.logger.warning("consumer lags", extra=about)
     return {f"{consumer}_age_s": age_s for consumer, age_s in ages_s.items()}
 
@@ -159,8 +159,8 @@ def judge_closed_minutes(store: Store, watermark_: Watermark, now_s: float, unti
     """Judges closed minutes until `until_s`, on the store's clock, and reports how far the judge has come."""
     judged = judge.judge(store, watermark_, now_s, until_s=until_s)
     gauges = {observe.SWEEP_UNFINISHED: int(not judged.finished)}
-    if judged.last >= 0:
-        gauges[observe.JUDGED_AGE] = max(0, int(now_s) - (judged.last + 1) * store.settings.minute_s)  # since its end
+    if judged.last >= 0:  # -1: no minute is judged. JUDGED_AGE begins with the end of the last judged minute
+        gauges[observe.JUDGED_AGE] = max(0, int(now_s) - (judged.last + 1) * store.settings.minute_s)
     observe.write_metrics(gauges)
     return {
         "minutes": judged.minutes,
@@ -174,8 +174,8 @@ def judge_closed_minutes(store: Store, watermark_: Watermark, now_s: float, unti
 def report_drift(
     store: Store, counters: Mapping[str, Counter], watermark_: Watermark, now_s: float, until_s: float
 ) -> None:
-    """Reports the drift until `until_s`, on the store's clock. Without drift, only the metrics of alarms have data,
-    because CloudWatch bills each metric that has data."""
+    """Reports the drift until `until_s`, on the store's clock. Without drift, writes only DRIFT_CONFIRMED, which has an
+    alarm, because CloudWatch bills each metric that has data."""
     totals, confirmed = rows.summary(store, counters, watermark_, now_s, until_s)
     if totals[observe.DRIFTING_TALLIES]:
         observe.write_metrics(totals)
@@ -197,12 +197,12 @@ def note_team_table(
     try:
         progress.note_progress(store, shards, counters, table, now_s)
     finally:
-        if passed_s := scan_state.passed_s(store, table):
-            observe.write_metrics({observe.WATERMARK_AGE: int(now_s) - passed_s}, consumer=NAME)
+        if passed_s := scan_state.passed_s(store, table):  # 0: not known
+            observe.write_metrics({observe.WATERMARK_AGE: int(now_s) - passed_s}, consumer=ITEMS_CONSUMER)
 
 
 def report_faults(store: Store, counters: Mapping[str, Counter], until_s: float) -> dict[str, int]:
-    """Reports how many items each counter of items cannot count, with an example of each fault."""
+    """Reports how many items each counter cannot count, and an example of each fault. Removes outdated examples."""
     uncounted = 0
     for name, counter in counters.items():
         if counter.items is None or store.clock() >= until_s:

@@ -10,8 +10,8 @@ Holds are in the ledger table. A hold id is `<first time of expiry>-<random part
                                                             expired or voided, until `kept_s` seconds after `latest`
 
 `latest`: the latest time at which the hold may expire. `receipt`: the id of the receipt of the call that placed the
-hold; a void marks that receipt. `kept_s`: for how many seconds the receipts of the counter lived when the hold was
-placed. So a hold and its receipt live equally long, even if `receipt_days` changes.
+hold; a void marks that receipt. `kept_s`: how long the hold's receipts and record live after `latest`, as the counter
+was declared when the hold was placed. So they live equally long, even if `receipt_days` changes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def key_part(name: str, id_: str) -> str:
 
 
 def live_key(counter: Counter, id_: str, hold_id: str, expires_s: int) -> Item:
-    """Returns the key of a held hold. Holds sort by their time of expiry."""
+    """Returns the key of a live hold, which is held and not overdue. Live holds sort by their time of expiry."""
     unique = hold_id.partition("-")[2]
     return keys.key(f"HOLDS#{bucket(counter, id_)}", f"{expires_s}-{unique}#{key_part(counter.name, id_)}")
 
@@ -77,14 +77,13 @@ def find(call: Call, counter: Counter, id_: str, hold_id: str) -> Item:
 
 
 def due_pages(store: Store, bucket_number: int, page_size: int) -> Iterator[Page]:
-    """Yields the holds of a bucket that have expired, the oldest first, `page_size` a page."""
+    """Yields pages of the due holds of a bucket, which are held past their time. The first to expire is first."""
     partition, end = f"HOLDS#{bucket_number}", str(int(clock.now_s()) + 1)
-    ledger, low = store.settings.ledger_table, queries.SORT_KEY_MIN
-    return queries.partition_pages(store, ledger, partition, low, end, Limit=page_size)
+    return queries.partition_pages(store, store.settings.ledger_table, partition, high=end, Limit=page_size)
 
 
 def overdue_pages(store: Store, bucket_number: int, page_size: int) -> Iterator[Page]:
-    """Yields the overdue holds of a bucket, `page_size` a page."""
+    """Yields pages of the overdue holds of a bucket."""
     partition, end = f"HOLDS#{bucket_number}", f"{OVERDUE}{queries.SORT_KEY_MAX}"
     return queries.partition_pages(store, store.settings.ledger_table, partition, OVERDUE, end, Limit=page_size)
 
@@ -95,8 +94,8 @@ def count_unreleased(store: Store, expired_before_s: float) -> tuple[int, bool]:
     end = str(int(expired_before_s))
     ranges = ((queries.SORT_KEY_MIN, end), (OVERDUE, f"{OVERDUE}{queries.SORT_KEY_MAX}"))
     pages = [
-        queries.query(store, store.settings.ledger_table, f"HOLDS#{bucket}", low, high, Limit=UNRELEASED_MAX)
-        for bucket in range(BUCKETS)
+        queries.query(store, store.settings.ledger_table, f"HOLDS#{bucket_number}", low, high, Limit=UNRELEASED_MAX)
+        for bucket_number in range(BUCKETS)
         for low, high in ranges
     ]
     number = sum(hold.get("state") == {"S": HELD} for page in pages for hold in page)
@@ -125,5 +124,6 @@ def record_kept_s(store: Store, counter: Counter) -> int:
 
 
 def known_until_s(latest_s: int, kept_for_s: int) -> int:
-    """Returns until when the receipts and the record of a hold are kept, in epoch seconds, by `latest` and `kept_s`."""
+    """Returns until when a hold's receipts and record are kept: `kept_for_s` after `latest_s`, or after now if that is
+    later, because an overdue hold may be settled after `latest_s`."""
     return max(int(clock.now_s()), latest_s) + kept_for_s + clock.CLOCK_DIFFERENCE_S_MAX

@@ -1,11 +1,11 @@
 """Holds: an amount that is taken now, and later kept (committed) or given back (released, or expired), exactly once.
 
 A hold takes from a stock, which has a floor, or uses a quota up, which has a ceiling. The item of a hold has the
-`amount` that its release adds to the number, which is negative for a quota. `target` is the stored id of the tally,
-with any period. The id without the period is in the keys, so a hold is found without its period. settling.py commits,
-releases and voids holds, and changing.py gives a hold another amount or time.
+`amount` that its release adds to the number: for a quota, a negative amount. `target` is the stored id of the tally,
+with the period if the counter has periods. The id without the period is in the keys, so a hold is found without its
+period. settling.py commits, releases and voids holds, and changing.py gives a hold another amount or time.
 
-A hold enters each state once:
+A hold enters each state once. The states released and voided are final:
 
     held       gives its amount back, or a part of it, when it becomes released, expired or committed. Until then,
                the amount and the time may change
@@ -14,10 +14,10 @@ A hold enters each state once:
     committed  may be voided, which gives back what the commit took
 
 One transaction moves a hold and its tally, on condition that the hold has the state that was read. When a hold leaves
-the state held, the transaction deletes its item, and puts a record under another key (hold_items.py). So a query of the
-due holds finds no settled holds. TTL removes records, but no held hold. Before a call refuses a change, it gives back
-the amounts of due holds, which makes them expired (`release_expired_for`). The sweep does the same with the other due
-holds (expired_holds.py).
+the state held, the transaction deletes its item, and puts a record under another key (hold_items.py). So a query of
+due holds, which are held past their time, finds no settled holds. TTL removes records, but no held hold. Before a call
+refuses a change, it makes due holds of the tally expired, until the change fits (`release_expired_for`). The sweep
+makes the other due holds expired (expired_holds.py).
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def release_expired_for(call: Call, counter: Counter, id_: str, amount: int, rem
             try:
                 transition(call, counter, hold, EXPIRED)
                 released += abs(held)
-            except LimitReachedError:  # the release does not fit below the other limit; a smaller release may fit
+            except LimitReachedError:  # the release goes beyond the other limit; a smaller release may fit
                 smallest_refused = abs(held)
         if released >= needed:
             break
@@ -145,9 +145,9 @@ def _hold_writes(
 
 
 def amount_to_move(hold: Item, kept_amount: int) -> int:
-    """Returns by how much the number has to move, so that the hold keeps `kept_amount` of what it has taken."""
+    """Returns by how much the number has to move, so that the hold has taken `kept_amount`."""
     amount = int(hold["amount"]["N"])
-    taken = abs(amount) if hold["state"]["S"] == HELD else items.int_attribute(hold, "used")
+    taken = abs(amount) if hold["state"]["S"] == HELD else items.int_attribute(hold, "used")  # 0 if the hold is expired
     return taken - kept_amount if amount > 0 else kept_amount - taken
 
 
@@ -156,9 +156,9 @@ def transition(
 ) -> bool:
     """Gives the hold the new `state`, and moves its tally so that the hold keeps `kept_amount`.
 
-    `hold`: the item as it was read. `must_be_unexpired`: the hold must not have expired. For EXPIRED, the time of the
-    hold must be over. Returns False if the time does not allow the new state, or if another call settled or changed the
-    hold first. Raises LimitReachedError if the tally has no room for the move.
+    `hold`: the item as it was read. `state`: if EXPIRED, the time of the hold must be over. `must_be_unexpired`: the
+    time must not be over. Returns False if the time does not allow the new state, or if another call settled or changed
+    the hold first. Raises LimitReachedError if the tally has no room for the move.
     """
     assert state == COMMITTED or not kept_amount, "only a commit keeps an amount"
     table, id_, hold_id = call.store.settings.ledger_table, hold["target"]["S"], hold["hold_id"]["S"]
@@ -172,7 +172,7 @@ def transition(
         writes = [{"Put": items.with_expected(settled["Put"], {"state": hold["state"]["S"]})}]
     receipt = {"id": hold["receipt"]}
     if state == VOIDED and queries.get(call.store.client, call.store.settings.receipts_table, receipt):
-        # Marks the receipt of the call that placed the hold. Its nonce stays, so no consumer books the mark.
+        # Marks the receipt of the call that placed the hold. The receipt keeps its nonce, so nobody books the mark.
         marked: items.Values = {VOIDED_AT: int(clock.now_s())}
         writes.append(items.update_write(call.store.settings.receipts_table, receipt, marked, expected=receipt))
     moved_by, debt = amount_to_move(hold, kept_amount), counter.debt if state == COMMITTED else 0
@@ -224,17 +224,17 @@ def _move_writes(call: Call, counter: Counter, id_: str, name: str, amount: int,
     receipt = {
         "id": {"S": f"{KEY_PREFIX}#hold#{name}"},
         "nonce": {"S": call.nonce},
-        "expiration": {"N": str(int(clock.now_s()) + SETTLED_KEPT_S)},
+        "expiration": {"N": str(int(clock.now_s()) + SETTLED_KEPT_S)},  # only consumers of the stream need the receipt
         **tallies.receipt_facts(counter, id_, amount, minute),
     }
     return [move, {"Put": {"TableName": call.store.settings.receipts_table, "Item": receipt}}]
 
 
 def _due_of_tally(call: Call, counter: Counter, id_: str) -> Iterator[Item]:
-    """Yields the expired holds of this tally. Raises StoreBusyError if a page is full of other tallies' holds."""
+    """Yields the due holds of this tally. Raises StoreBusyError if a page has none, and other pages follow."""
     counter_and_id, table = hold_items.key_part(counter.name, id_), call.store.settings.ledger_table
     bucket_number = hold_items.bucket(counter, id_)
-    of_tally = {"target": {"S": id_}, "state": {"S": HELD}}.items()
+    of_tally = {"target": {"S": id_}, "state": {"S": HELD}}.items()  # `<=` tests whether a hold has both attributes
     # A counter that takes holds has one limit, and a release moves the number away from it. If the declaration has
     # changed, a limit may have refused a release, and the hold is overdue.
     if not counter.takes_holds:

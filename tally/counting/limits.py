@@ -30,7 +30,7 @@ from ..dynamo.transactions import Write
 from . import periods
 
 OVERRIDE, OVERRIDE_FLOOR, OVERRIDE_CEILING = "override#name", "override#floor", "override#ceiling"
-"""The attributes of an override: its unique name, its floor, its ceiling. No counter may have these attributes."""
+"""The attributes of an override: its name (new after each change), floor and ceiling. No counter may have them."""
 NO_OVERRIDE: Item = {OVERRIDE: {"S": "-"}}
 """The attributes of a deleted override, and of the copy in a period whose id has no override."""
 STALE_COPY_PREFIX = "?"
@@ -71,7 +71,7 @@ class Limits(NamedTuple):
 
     def allows(self, value: int, amount: int) -> bool:
         """Returns whether a number of `value` may move by `amount`. A number may always move away from a limit."""
-        limit, _ = self.condition_for(0, amount)
+        limit, _ = self.condition_for(0, amount)  # the start matters only for the condition
         return limit is None or (value >= limit if amount < 0 else value <= limit)
 
     def condition_for(self, start: int, amount: int) -> tuple[int | None, str]:
@@ -97,7 +97,7 @@ def override_attribute(counter: Counter) -> str:
 
 
 def attributes_to_remove(override: Mapping[str, Any]) -> list[str]:
-    """Returns the limit attributes that an override lacks, and that its write removes: an older override had them."""
+    """Returns the limit attributes that an override lacks. Its write removes what an older override may have stored."""
     return [name for name in (OVERRIDE_FLOOR, OVERRIDE_CEILING) if name not in override]
 
 
@@ -182,14 +182,14 @@ def with_limit_condition(call: Call, write: Write, counter: Counter, id_: str, a
     The amount may go beyond the limit by up to `debt`. If the condition fails, DynamoDB returns the old item.
     """
     if not declared_limits(counter).condition_for(counter.start, amount)[1]:
-        return write  # no limit can refuse this amount
+        return write  # no limit can refuse this amount: an override replaces only a declared limit
     bounds = cached_limits(call, counter, id_).with_debt(debt)
     limit, condition = bounds.condition_for(counter.start, amount)
     write["ExpressionAttributeValues"] |= {":limit": {"N": str(limit)}}
     write |= {"ConditionExpression": condition, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
     if not counter.limit_overrides:
         return write
-    if bounds.override.get(OVERRIDE) != bounds.copy_id:  # the item has no copy yet
+    if bounds.override.get(OVERRIDE) != bounds.copy_id:  # the item has no copy or a stale mark: make the copy
         write = items.extend_update(write, sets=bounds.override, remove=attributes_to_remove(bounds.override))
     return items.with_expected(write, {OVERRIDE: bounds.copy_id})
 
@@ -204,7 +204,7 @@ def _read_items(call: Call, item_keys: list[Item]) -> list[Item]:
 
 
 def _limits_without_copy(counter: Counter, override: Mapping[str, Any], item: Mapping[str, Any]) -> Limits:
-    """Returns the limits of an override that the `item` of a period has no copy of.
+    """Returns the limits of an `override`. The `item` of the period has no copy of the override, or a stale mark.
 
     These limits are not cached, because the next write copies the override into the item, and so changes `copy_id`.
     """

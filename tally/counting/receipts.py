@@ -42,8 +42,8 @@ IMPORTED: Item = {"imported": {"BOOL": True}}
 """The attribute of a receipt or a child that an import wrote: it is not traffic. The value may be the day of the
 imported numbers, since 1970: `{"N": "19846"}`."""
 PENDING_KEPT_S = 8 * DAY_S
-"""A spilled receipt lives so long at least: a day longer than a checkpoint (CHECKPOINT_KEPT_S), so that spilled changes
-after the last checkpoint can be counted from their receipts."""
+"""A spilled receipt lives so long at least, a day longer than a checkpoint (7 days). If the rollup lost its record, a
+rebuild counts the change from the receipt (maintenance/rebuild.py)."""
 
 
 class ReceiptDraft(NamedTuple):
@@ -75,7 +75,7 @@ class ReceiptDraft(NamedTuple):
         }}  # fmt: skip
 
     def pending_receipt(self, call: Call, body: Body, **facts: Item) -> Write:
-        """Returns the write of the receipt of a change that the rollup adds. It lives for PENDING_KEPT_S at least."""
+        """Returns the write of a receipt whose change the rollup adds. It lives for PENDING_KEPT_S or longer."""
         expires_s = max(self.expires_s, ends_s(PENDING_KEPT_S, has_user=bool(call.caller)))
         return self._replace(expires_s=expires_s).receipt(call, body, **PENDING_ROLLUP, **facts)
 
@@ -128,8 +128,8 @@ def draft_receipt(call: Call, receipt_key: ReceiptKey) -> ReceiptDraft:
     assert payload_hash, "every payload would be the same"
     mark = IMPORTED if receipt_key.operation == IMPORT else {}
     if receipt_key.imported_day is not None:
-        mark = {name: {"N": str(receipt_key.imported_day)} for name in mark}
-    expires_s = ends_s(life_s + clock.CLOCK_DIFFERENCE_S_MAX, has_user=bool(call.caller))
+        mark = {name: {"N": str(receipt_key.imported_day)} for name in mark}  # the attribute of IMPORTED, with the day
+    expires_s = ends_s(life_s + clock.CLOCK_DIFFERENCE_S_MAX, has_user=bool(call.caller))  # clocks differ
     return ReceiptDraft(id_, payload_hash, expires_s, mark)
 
 
@@ -166,7 +166,7 @@ def answer_of_receipt(call: Call, item: Item, draft: ReceiptDraft) -> ChangeAnsw
 def _parse_receipt(call: Call, item: Item) -> tuple[DataRecord, Body]:
     """Returns a stored receipt and its body. Raises NotCommittedError if Tally did not write the receipt."""
     try:
-        record = _layer(call.store)._item_to_data_record(item)
+        record = _layer(call.store)._item_to_data_record(item)  # its status is EXPIRED after the expiration
         body = record.response_json_as_dict()
         if record.status in (_COMPLETED, "EXPIRED") and isinstance(body, dict):
             return record, body
@@ -239,8 +239,8 @@ class FoundReceipt(NamedTuple):
 
 
 def find_many(call: Call, operation: str, targets_and_keys: Sequence[tuple[str, str]]) -> list[FoundReceipt | None]:
-    """Returns the live receipt of each (target, key), of at most 100; None if there is no live receipt. Sends one
-    request, and costs 1 RCU for each receipt. Raises StoreBusyError."""
+    """Returns for each (target, key) the live receipt, or None; for at most 100. Sends one request, and costs 1 RCU for
+    each receipt. Raises StoreBusyError, and the error of `_parse_receipt`."""
     ids = [draft_receipt(call, ReceiptKey(operation, target, key, {})).id for target, key in targets_and_keys]
     keys = [{"id": {"S": id_}} for id_ in dict.fromkeys(ids)]
     receipts = {item["id"]["S"]: item for item in get_many(call, call.store.settings.receipts_table, keys)}

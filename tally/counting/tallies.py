@@ -99,8 +99,7 @@ def stored_number(counter: Counter, item: Mapping[str, Any], missing: int) -> in
 
 
 def read_state(call: Call, counter: Counter, id_: str) -> State:
-    """Returns the number and the version of an unsharded counter by a strongly consistent read. If an earlier
-    declaration had several shards, the number is their sum."""
+    """Returns the number (as `sum_of_shards`) and the version of an unsharded counter by a strongly consistent read."""
     shards = read_shards(call, counter, id_)
     first = next((item for item in shards if item["SK"]["S"] == counter.sort_key), {})
     return state_of(counter, first)._replace(value=sum_of_shards(counter, shards))

@@ -127,7 +127,7 @@ class Counter:
     notify: Notify | None = None
     """The thresholds whose crossing is an event."""
     parent_required: ClassVar[bool] = False
-    """Whether a child is refused if its parent has no item with the counter's sort key, as a like without its post."""
+    """Whether a child is refused if its parent has no item with the counter's sort key. `PostCounter` sets it."""
 
     def __post_init__(self) -> None:
         for field, pattern in _PATTERNS.items():
@@ -405,8 +405,8 @@ class Counter:
 
     @cached_property
     def items_digest(self) -> str:
-        """A digest of what a counter of items counts, and where. If a scan stored another digest, its numbers
-        are of another declaration."""
+        """A digest of what a counter of items counts, and of the keys of its numbers. If a scan stored another digest,
+        the numbers are of another declaration."""
         assert self.items is not None
         return short_digest(self.prefix, self.sort_key, self.attribute, self.items.digest_fields)
 
@@ -456,7 +456,7 @@ def Watched(
     same_transaction: bool = False,
     read: str = SERVICE,
 ) -> Counter:
-    """Returns a counter of items. Tally compares its exact count with a number that the team's own code keeps of them.
+    """Returns a counter of items. Tally compares the exact count with a number that the team's own code keeps.
 
         POST_LIKES = Watched(
             "post_likes", table="social", attribute="likeTally",

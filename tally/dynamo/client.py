@@ -50,9 +50,9 @@ WRITER_THREADS = 16  # writes at once: a thousand writes take about a second
 CALL_TIME_DEFAULT_S = 8.0
 """Time for one call if no Lambda context gives a shorter one."""
 
-ANSWER_RESERVE_S = 0.5  # so long before an invocation must end, Tally stops its calls of the store, and answers
+ANSWER_RESERVE_S = 0.5  # the deadline of calls is so long before Lambda ends the invocation: time for the answer
 
-REQUEST_S_MAX = 9.0  # three attempts by CLIENT_CONFIG, each with a second to connect and two seconds to get an answer
+REQUEST_S_MAX = 9.0  # CLIENT_CONFIG's three attempts (1 s to connect, 2 s to answer), without botocore's pauses
 
 CLIENT_CONFIG = Config(
     connect_timeout=1,  # seconds; DynamoDB answers in milliseconds, and botocore's default is 60 s
@@ -65,10 +65,8 @@ CLIENT_CONFIG = Config(
 
 
 class StoreMeter:
-    """Counts the requests that botocore sends for this process, and sums up the times until their answers.
-
-    Each answer corrects the clock of the process (clock.py).
-    """
+    """Counts the requests that botocore sends for this process, and sums up the times until their answers. Each answer
+    with status 200 corrects the clock of the process (clock.py)."""
 
     attempts = 0
     elapsed_s = 0.0
@@ -85,7 +83,8 @@ class StoreMeter:
     def _end(self, context: dict[str, Any], response_dict: dict[str, Any] | None, **_: Any) -> None:
         began_s, sent_s = context["tally_began_s"]
         self.elapsed_s += time.monotonic() - began_s
-        # After an error, the machine may set its clock right. A correction by the error would then be wrong.
+        # An error may be about the clock: AWS refuses a signature whose time is five minutes off. When the machine then
+        # sets its clock right, a correction by this error would be wrong.
         if response_dict and response_dict["status_code"] == HTTPStatus.OK:
             CLOCK.correct_from(_date(response_dict), sent_s)
 
@@ -151,18 +150,18 @@ class Store:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One call of one operation. `nonce`: a random value in the writes of this call, which shows who wrote an item."""
+    """One call of one operation. `nonce`: a random value that tells the items that this call wrote from all others."""
 
     store: Store
     caller: str | None = None
     """The user, percent-encoded (fields.user); None for anonymous callers."""
     deadline_s: float = field(default_factory=lambda: time.monotonic() + CALL_TIME_DEFAULT_S)
-    """When the call must have ended, on the store's clock, which is time.monotonic()."""
+    """When the call must have ended, on the store's clock. The default is for a store with time.monotonic()."""
     nonce: str = field(default_factory=partial(secrets.token_urlsafe, 9))
     counters: Mapping[str, Counter] = field(default_factory=dict)
     """The declared counters by name."""
     pages: Pages = DROP_NOTHING
-    """The query parameters that a canonical URL leaves out."""
+    """Which query parameters of a visited page's address do not count: the canonical URL leaves them out."""
 
     def retries(self, since_s: float | None = None, **bounds: Any) -> Retries:
         """Returns the retries of one change, within the deadline of this call.

@@ -4,6 +4,8 @@ If two transactions on one item conflict, the writer tries another shard and spr
 only waits, because more shards under one partition key do not help until DynamoDB has split the partition. If a change
 may spill, the writer spills it at once after throttling, after some retries of conflicts (transactions.commit_change),
 and without a try while the circuit breaker of the tally is open.
+
+Here a tally is named by its partition key. Counters that share the key share the width and the breaker.
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ TRACKED_TALLIES_MAX = 1024  # few tallies are hot; beyond this, the least recent
 NARROW_AFTER_S = 10.0  # a tally without a conflict for this long narrows to half its shards
 RETRY_S_MAX = 3.0  # after this time the caller gets a 503, because a caller that waits holds a Lambda environment
 ATTEMPTS_MAX = 12  # within RETRY_S_MAX
-BACKOFF_FIRST_S = 0.010  # a conflicting transaction is over in 10 to 30 ms
+BACKOFF_FIRST_S = 0.010  # the first pause is up to twice this: a conflicting transaction is over in 10 to 30 ms
 BACKOFF_MAX_S = 0.640
-SPILL_RETRIES_MAX = 3  # after these retries a change spills if it may: other shards and some 60 ms did not help
-BREAKER_OPEN_S = 10.0  # then one change probes; a tally stays hot for minutes, so most earlier probes would fail
+SPILL_RETRIES_MAX = 3  # after these retries a change spills if it may: other shards and pauses of 70 ms did not help
+BREAKER_OPEN_S = 10.0  # after it, one change probes; a tally stays hot for minutes, so most earlier probes would fail
 BREAKER_THROTTLED_S = 60.0  # a throttled partition needs minutes until DynamoDB has split it
 SPILL_RETRY_S_MAX = 6.0  # longer than RETRY_S_MAX: a spilled change needs only 1 WCU, and has no other way to count
 PROBE_S = RETRY_S_MAX  # a change that probes has its answer within this time; after this time, the next change probes
@@ -61,10 +63,7 @@ class Spread:
             return shards
 
     def pick_shard(self, tally: str, max_shards: int, *, avoid: int | None = None) -> int:
-        """Picks a shard below `max_shards` for the next write. Does not pick `avoid`, unless there is only one shard.
-
-        Counters that share a partition key share a width, but each counter has its own `max_shards`.
-        """
+        """Picks a shard below `max_shards` of the counter. Picks `avoid` only if there is no other shard."""
         shards = min(self.width(tally), max_shards)
         if avoid is None or shards == 1:
             return self.random.randrange(shards)
@@ -72,10 +71,8 @@ class Spread:
         return shard + 1 if shard >= avoid else shard
 
     def widen(self, tally: str, max_shards: int) -> None:
-        """Spreads a tally over twice as many shards after a conflict, `max_shards` at most.
-
-        Never narrows the tally to a smaller `max_shards`: another counter of the same partition key may need the width.
-        """
+        """Spreads a tally over twice as many shards after a conflict, `max_shards` at most. Never narrows the tally to
+        a smaller `max_shards`: another counter of the same partition key may need the width."""
         now_s = self.clock()
         shards = self.width(tally)
         with self._lock:
@@ -86,7 +83,7 @@ class Spread:
 
 
 class _OpenState(NamedTuple):
-    until_s: float  # until then all changes spill; the next change after that probes
+    until_s: float  # until then all changes that may spill do; after that, the next of them probes
     is_probing: bool
 
 
@@ -100,9 +97,9 @@ class Breaker:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def is_open(self, tally: str) -> bool:
-        """Returns whether the next change of this tally spills.
+        """Returns whether the change of the caller, which may spill, has to spill.
 
-        After the breaker was open for its time, one change does not spill, and so probes. Other changes still spill.
+        After the breaker was open for its time, one caller gets False, and its change probes. Others get True.
         """
         with self._lock:
             state = self.open_tallies.get(tally)
@@ -115,7 +112,7 @@ class Breaker:
             return False
 
     def trip(self, tally: str, hot_s: float = BREAKER_OPEN_S) -> None:
-        """Opens the breaker of this tally for `hot_s` at least, because of throttling, or repeated conflicts."""
+        """Opens the breaker of a tally after throttling or repeated conflicts. `hot_s`: how long no change probes."""
         with self._lock:
             self.open_tallies[tally] = _OpenState(self.clock() + hot_s, is_probing=False)
             self.open_tallies.move_to_end(tally)
@@ -123,7 +120,8 @@ class Breaker:
                 self.open_tallies.popitem(last=False)
 
     def close(self, tally: str) -> None:
-        """Closes the breaker if a change probes. If not, the change that committed began before the breaker opened."""
+        """Closes the breaker after an attempt without conflict or throttling, if a change probes. If no change probes,
+        the attempt proves nothing: it began before the breaker opened, or was of a change that never spills."""
         with self._lock:
             state = self.open_tallies.get(tally)
             if state is not None and state.is_probing:

@@ -1,12 +1,12 @@
 """The one module that writes: it commits writes, and retries after conflicts and throttling.
 
-A receipt is the first write of its change's transaction, so no crash can separate a change from its receipt. If a
-change spills, only its receipt (or its child) is written, and the rollup adds it.
+A receipt is in its change's transaction, as the first write, so no crash can separate the two. If a change spills,
+Tally writes only the change's receipt (or child), and the rollup adds the change.
 
     send, send_one           one attempt, and its result for each write
     commit_change            a change of a tally, on a shard that it picks, with its receipt
-    put_alone, put_receipt   one Put of a change that spills, without a transaction: 1 WCU
-    commit_writes            writes of a stream consumer or a redrive, retried as they are
+    put_alone, put_receipt   one Put without a transaction, as of a change that spills: half the price
+    commit_writes            writes that do not depend on a shard, retried as they are
     try_commit               writes of the sweep or the command, sent once: the caller tries again later
 """
 
@@ -57,7 +57,7 @@ class WriteRejectedError(TallyError):
 
 
 class Reason(NamedTuple):
-    """Why a write did not commit. `code`: "None" if other writes failed. `item`: the old item, if there was one."""
+    """Why a write did not commit. `code`: "None" if only other writes failed. `item`: the old item, if asked for."""
 
     code: str = "None"
     item: Item | None = None
@@ -100,7 +100,7 @@ class SendResult(NamedTuple):
         return [(reason.item or {}) if reason.code == CONDITION_FAILED else None for reason in self.reasons]
 
     def raise_unless_busy(self) -> bool:
-        """Returns True for a conflict, and False for throttling. Raises what any other error of botocore maps to."""
+        """Returns whether a write met a conflict. Raises what any error but a conflict or throttling maps to."""
         if self.error is not None and not self.is_busy:
             raise from_botocore(self.error) from self.error
         return self.has_conflict
@@ -143,6 +143,7 @@ def send_one(client: DynamoDBClient, write: Write) -> SendResult:
 
 
 def _send_result(write_count: int, request: Callable[[], Any]) -> SendResult:
+    """Sends a request. If DynamoDB answers with one error for the whole request, each write has this error's reason."""
     try:
         return SendResult(answer=request())
     except ClientError as error:
@@ -180,11 +181,11 @@ def commit_change(
 
     If the key has a live receipt, raises AlreadyCountedError, even if another write failed, too. If a condition of
     `writes` failed, raises ChangeRefusedError; but if a write met a conflict or throttling, the next attempt decides.
-    Raises StoreBusyError when conflicts or throttling outlast the retries, or what botocore's error maps to.
+    Raises StoreBusyError if conflicts or throttling outlast the retries, or what botocore's error maps to.
 
     `may_spill`: raises HotTallyError when the caller is to spill the change: at once after throttling, because a spill
-    needs a quarter of the capacity; after SPILL_RETRIES_MAX conflicts; and while the breaker is open. A conflict on
-    another item than a shard, such as the receipt, does not make the tally hot, so the change is sent again.
+    needs a quarter of the capacity; at a conflict after SPILL_RETRIES_MAX retries; and while the breaker is open. A
+    conflict on another item than a shard, such as the receipt, does not make the tally hot: no spill and no new shards.
     """
     store, tally = call.store, counter.partition_start + id_
     if may_spill and tally in store.breaker.open_tallies and store.breaker.is_open(tally):
@@ -198,7 +199,7 @@ def commit_change(
         assert receipt is None or _receipt_matches(receipt, attempted[1:])
         sent = send(store.client, attempted, retries=call.retries)
         if tally in store.breaker.open_tallies and not sent.is_busy:
-            store.breaker.close(tally)  # the attempt met no conflict and no throttling
+            store.breaker.close(tally)  # if the attempt may have been a probe
         if sent.committed:
             return
         if receipt and sent.codes[:1] == [CONDITION_FAILED]:
@@ -206,7 +207,7 @@ def commit_change(
         if sent.condition_failed and not sent.is_busy:
             raise ChangeRefusedError(sent.old_items()[1 if receipt else 0 :], shard)
         conflict = sent.raise_unless_busy()
-        contended = conflict and _conflict_is_over_tally(sent, attempted, counter)
+        contended = conflict and _has_shard_conflict(sent, attempted, counter)
         if contended:
             record_conflict(call, counter, id_)
         retries = retries or call.retries(since_s)
@@ -218,15 +219,15 @@ def commit_change(
 
 
 def _receipt_matches(receipt: Write, writes: Sequence[Write]) -> bool:
-    """Returns whether the receipt has a condition, and, if it has an amount, the updates add up to this amount."""
+    """Returns whether the receipt has a condition, and any amount in it is what the updates add to tallies."""
     put, moves = receipt["Put"], [write["Update"]["ExpressionAttributeValues"] for write in writes if "Update" in write]
     if (amount := put["Item"].get("amount")) and int(amount["N"]) != sum(int(move[":amount"]["N"]) for move in moves):
         return False
     return "ConditionExpression" in put
 
 
-def _conflict_is_over_tally(sent: SendResult, writes: Sequence[Write], counter: Counter) -> bool:
-    """Returns whether a shard's write met a conflict, and not only the write of a receipt, a child or a text."""
+def _has_shard_conflict(sent: SendResult, writes: Sequence[Write], counter: Counter) -> bool:
+    """Returns whether the write of a shard met a conflict. Writes of receipts, children and texts do not count."""
     for write, code in zip(writes, sent.codes, strict=False):
         ((_, target),) = write.items()
         sort_key = target.get("Key", target.get("Item", {})).get("SK")
@@ -236,7 +237,7 @@ def _conflict_is_over_tally(sent: SendResult, writes: Sequence[Write], counter: 
 
 
 def put_alone(call: Call, write: Write) -> None:
-    """Commits one conditional Put by itself, for a change that spills: 1 WCU, one round trip.
+    """Commits one conditional Put as a request of its own: 1 WCU for each KB, half the price of a transaction.
 
     Raises ChangeRefusedError with the old item, StoreBusyError, or what botocore's error maps to.
     """
@@ -277,8 +278,8 @@ def commit_writes(call: Call, writes: Sequence[Write]) -> None:
 def try_commit(store: Store, writes: Sequence[Write]) -> bool:
     """Sends the writes once, and returns whether they committed. False: a condition failed, or there was a conflict.
 
-    A single write is a request of its own. Raises StoreBusyError, or what botocore's error maps to."""
-    single = len(writes) == 1 and not _METHODS.keys().isdisjoint(writes[0])
+    A single write is a request of its own. If throttled, raises StoreBusyError, else what botocore's error maps to."""
+    single = len(writes) == 1 and not _METHODS.keys().isdisjoint(writes[0])  # a ConditionCheck needs a transaction
     sent = send_one(store.client, writes[0]) if single else send(store.client, writes)
     if sent.committed or sent.condition_failed or sent.has_conflict:
         return sent.committed
@@ -287,7 +288,7 @@ def try_commit(store: Store, writes: Sequence[Write]) -> bool:
 
 
 def record_conflict(call: Call, counter: Counter, id_: str) -> None:
-    """Counts a conflict on a tally, and spreads its next writes over more shards."""
+    """Counts a conflict on a tally in the metrics, and spreads the tally's next writes over more shards."""
     observe.count(observe.CONFLICTS)
     call.store.spread.widen(counter.partition_start + id_, counter.max_shards)
 

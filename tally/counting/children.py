@@ -5,9 +5,9 @@ transaction has a receipt, too. So a late retry does not put a child again that 
 the tally is hot, a put spills: it leaves out the tally, and the rollup adds the child to the tally.
 
 The bookkeeper expects a change because of the child's item, and observes the change on the tally's item. A put stores
-the same minute in both items. A removal, such as an unlike, leaves no child that could store its minute. So the nonce
-of the tally's item has a pair name, a hash of the removed child. The bookkeeper makes the same hash from the child's
-record, and so finds both halves.
+the same minute in both items, and the bookkeeper books both halves on this minute. A removal, such as an unlike, leaves
+no child that could store a minute. So the nonce of the tally's item has a pair name, a hash of the removed child. The
+bookkeeper makes the same hash from the child's record, and so finds both halves.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class _ChildRequest:
         return {**self.body, "changed": changed, **visible}
 
     def receipt(self, body: Body) -> Write | None:
-        """Returns the receipt's write; None without a key. The receipt has no amount, because the child is booked."""
+        """Returns the write of a receipt without an amount (the bookkeeper books the child); None without a key."""
         return self.draft.receipt(self.call, body) if self.draft else None
 
     def commit(self, write: Write, body: Body) -> Body:

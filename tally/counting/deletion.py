@@ -125,7 +125,7 @@ class SweptParents(NamedTuple):
 def sweep(store: Store, counters: Mapping[str, Counter], until_s: float) -> SweptParents:
     """Continues to remove parents, until `until_s` on the store's clock. The next sweep continues from there.
 
-    Parents take turns, with one transaction each. If one fails, the sweep logs it, and continues with other parents.
+    Parents take turns, with one transaction each. If a removal fails, the sweep logs the error and continues.
     """
     run = _ParentsSweep(store, counters, until_s)
     finished = False

@@ -173,8 +173,8 @@ def commit_within_limits(
 ) -> None:
     """Commits `writes(shard)` as commit_change does, and repeats this with new limits if the cached limits were stale.
 
-    `index`: the index in `writes` of the write that moves the tally by `amount`. Raises ChangeRefusedError if the
-    condition of an earlier write failed, LimitReachedError, and the errors of commit_change.
+    `index`: the index in `writes` of the write that moves the tally by `amount`. `debt`, `same_period`: as in
+    `limit_error`. Raises LimitReachedError, ChangeRefusedError for a write before `index`, and as commit_change does.
     """
     retries = None
     while True:
@@ -199,7 +199,7 @@ def _move_write(
     assert nonce_start in ("", ROLLUP_NONCE_PREFIX) or (
         nonce_start[0] in f"-{REPAIR_NONCE_PREFIX}" and nonce_start[-1] == "."
     ), "unknown nonce"
-    nonce = nonce_start + secrets.token_urlsafe(6)  # the random part has no `+`, `~` or `.`, so it looks like no start
+    nonce = nonce_start + secrets.token_urlsafe(6)  # the random part has no `+`, `~` or `.`, which mark a start
     write: Write = {
         "TableName": call.store.settings.counts_table,
         "Key": key(counter, id_, shard),
@@ -240,8 +240,8 @@ def limit_error(
     """Makes the error for an `amount` that does not fit at `value`, the present number, with the amount that is left.
 
     The amount left includes `debt`: how far the amount may go beyond the limit. The amount left is below 0 if
-    `value` is beyond that. If the amount would fit into an empty period, the error says in how many seconds the next
-    period begins, but not if `same_period`: the amount counts in no other period than that of `id_`, as in a void.
+    `value` is further beyond the limit. If the amount would fit into an empty period, the error says in how many
+    seconds the next period begins, but not if `same_period`: the amount counts only in the period of `id_` (a void).
     """
     members: dict[str, int] = {}
     if not same_period and counter.period is not None and bounds.with_debt(debt).fits(counter.start + amount):

@@ -81,7 +81,8 @@ def _refusal_of_set(counter: Counter) -> CallerError | None:
     """Returns why callers cannot set this counter; None if they can."""
     if (refusal := _refusal_of_change(counter)) or counter.may_be_set:
         return refusal
-    why = f"has a number for each {counter.period}" if counter.period else "is spread over shards"
+    without_periods = 'has visible="soon"' if counter.is_rolled_up else "is spread over shards"
+    why = f"has a number for each {counter.period}" if counter.period else without_periods
     return InvalidInputError(f"{counter.name} {why}: it has no version to compare.", field="counter")
 
 

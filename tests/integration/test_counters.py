@@ -12,11 +12,12 @@ import pytest
 import counters
 from tally.contract import samples
 from tally.contract.declarations import OPERATIONS
-from tally.counter import AMOUNT_MAX
+from tally.counter import AMOUNT_MAX, Counter
 from tally.counting import receipts
 from tally.dynamo import clock
 from tally.dynamo.client import Store
 from tally.errors import PROBLEM_TYPE_PREFIX
+from tally.operations import increments
 from tally.operations.receipts import KEYED_OPERATIONS
 from tests import events
 from tests.integration.conftest import Invoke
@@ -115,6 +116,19 @@ def test_a_counter_without_versions_and_a_value_beyond_a_limit_cannot_be_set(inv
     assert problem(refused, 400, "invalid-input")["field"] == "counter"
     problem(invoke.http("set_counter", **STOCK, value=-1, version='"0"'), 409, "limit-reached")
     assert stored_quantity(store) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({}, "is spread over shards"),
+        ({"max_shards": 1, "visible": "soon"}, 'has visible="soon"'),
+        ({"max_shards": 1, "period": "day"}, "has a number for each day"),
+    ],
+)
+def test_the_refusal_to_set_a_counter_says_why_its_numbers_have_no_version(options: dict[str, Any], why: str) -> None:
+    refusal = increments.set_counter.refusal_for(Counter("c", prefix="CNT", sort_key="N", attribute="n", **options))
+    assert str(refusal) == f"c {why}: it has no version to compare."
 
 
 def test_a_key_of_another_change_is_refused_with_422(invoke: Invoke) -> None:

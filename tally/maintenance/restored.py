@@ -122,7 +122,7 @@ def repair_restored(
     _delete_partition(store, keys.DEAD_LETTER_KEY)
     _delete_partition(store, keys.LOST_KEY)
     for counter in counters.values():
-        if counter.items is not None:  # the team's tables are not of that moment
+        if counter.items is not None:  # a scan must count them, because the team's table is of another moment
             scan_state.invalidate_until_done(store, counter.name)
     days, accepted = window(store, restored_s), Accepted()
     for scanned in rebuild.sum_receipts(store, counters, days, accepted) if days else ():

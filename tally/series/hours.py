@@ -84,8 +84,8 @@ class HourAmount(NamedTuple):
 def sum_up(store: Store, judged: int, *, until_s: float) -> int:
     """Sums up the minutes up to `judged`, until `until_s` on the store's clock. Returns how many items it wrote.
 
-    The first call stores when the series begin, even if no minute is judged (-1). The first judgement may come
-    hours later, and the series have these hours, too. If the time is too short for one part of an hour, raises
+    The first call stores when the series begin, even if `judged` is -1 (no minute). The first judgement may come hours
+    later, and the series are to have these hours, too. If the time is too short for one part of an hour, raises
     StoreBusyError.
     """
     written, progress_ = 0, progress.read(store)

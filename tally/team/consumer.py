@@ -47,7 +47,7 @@ KEYS_MAX = 100  # keys that one BatchGetItem takes
 
 
 class ItemChange(NamedTuple):
-    """What a record changes for one counter, on the minute `minute`. `made_s`: when the record was made.
+    """What a record changes for one counter. `minute`, `made_s`: when the record was made. A run has its own minute.
 
     `old`, `new`: what the item contributes before and after the record. `team_number_before`, `team_number`: the team's
     own number before and after. `scan`: the open scan. `marker`: the key of the item's marker, as JSON; "" if the
@@ -181,7 +181,7 @@ class ItemsRun(Run):
         """Notes the team's number after the record, and by how much the number may be wrong for a while. The number may
         follow a move of its items later, or may have moved before its items."""
         for value, sign in moves_between(change.old, change.new):
-            if not value.is_reserved:
+            if not value.is_reserved:  # no team number counts items with a fault
                 self._note_of(change, value).move(change.counter, change.made_s, *_split_by_sign(sign * value.amount))
         before, now = change.team_number_before, change.team_number
         for value in filter(None, (before, now)):

@@ -71,9 +71,9 @@ class Recount(ScanReader):
         yield from map(self.difference, drifts)
 
     def report_drift(self, difference: Difference) -> bool:
-        """Notes the difference as drift, which `tally repair` removes. Before the items are counted, it is not drift.
-        Returns False if the items are not counted, or if the row has changed: then the caller reads the
-        difference again. Raises ScanAbandonedError."""
+        """Notes the difference as drift, which `tally repair` removes. Returns False if the items are not counted, so
+        that a difference is not drift, or if the row has changed. The caller then reads the difference again. Raises
+        ScanAbandonedError."""
         if not difference.excess and not difference.drift.drift:
             return True
         noted = rows.recount_write(self.store, difference.drift, difference.excess, self.now_s())
@@ -91,7 +91,7 @@ class Recount(ScanReader):
             return self._commit_while_open({"Update": add}, rows.drift_write(self.store, difference.drift, 0, now_s))
         # If the team keeps a number, the drift row has the excess of the team's number, so the row stays. `listed` puts
         # the group on the list of the groups whose team numbers the sweep checks (watch.py).
-        first = difference.first_item.get(self.scan.team_number_attribute)
+        first = difference.first_item.get(self.scan.team_number_attribute)  # the team's number as the scan read it
         add = items.with_expected(add, {self.scan.team_number_attribute: first})
         add = TeamNumberNote(team_number=first or team_numbers.NO_NUMBER).extend(add)
         listed = team_numbers.watch_write(

@@ -98,7 +98,7 @@ class ScanReader:
 
     @property
     def is_by_partition(self) -> bool:
-        """Whether the scan can read its groups as partitions. A reserved group, as of a fault, is in all."""
+        """Whether the scan can read its groups as partitions. A reserved group (of a fault) is in all of them."""
         groups = self.scan.groups
         has_reserved = any(group.startswith(RESERVED_GROUP_PREFIX) for group in groups)
         return bool(groups) and self.items_declaration.group_by is None and not has_reserved
@@ -121,7 +121,7 @@ class ScanReader:
                 read += len(pack.items)
                 added, written = self._add(pack.items, read)
                 yield Step(len(pack.items), added, units, written)
-                units = 0.0
+                units = 0.0  # the first step of a page has the units of the page's read
             # If the last pack had nothing to write, no transaction stored its position. No spot check is continued.
             if page and not written and not self.scan.is_spot_check:
                 position = scan_state.position_write(self.store, self.scan, self.key_of(page[-1]), read)

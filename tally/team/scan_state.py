@@ -154,7 +154,7 @@ def same_scan_check_write(store: Store, scan: Scan) -> Write:
 
 
 def end(store: Store, scan: Scan, now_s: float) -> bool:
-    """Notes that a scan has read all items. Returns False if the scan was closed, or another scan was started."""
+    """Notes that a scan has read all items. Returns False if it was closed first, or another scan was started."""
     if _try_change(store, scan, {"ended": int(now_s)}, expected=expect_counting(scan)):
         return True
     stored = read_scan(store, scan.counter)

@@ -26,14 +26,14 @@ TRANSACTION_ROWS_MIN = 10  # fewer rows are single writes, at half the write uni
 TRIES_MAX = 5  # to write a row, which another judge or a repair may change at the same time
 
 Net = dict[str, dict[str, int]]  # observed less expected, by counter and id; without zeros
-Halves = dict[tuple[str, str, str], int]  # observed less expected, by counter, id and pair
+Halves = dict[tuple[str, str, str], int]  # observed less expected, by counter, id and pair name
 
 
 @dataclass
 class SegmentCache:
     """What a run keeps of the segments that it has read.
 
-    `halves`: of removals, by minute. `segments`, `bytes`: the newest minute's number of segments, and compressed bytes.
+    `halves`: of removals, by minute. `segments`, `bytes`: how many segments the last minute has, and how many bytes.
     """
 
     halves: dict[int, Halves] = field(default_factory=dict)
@@ -43,9 +43,9 @@ class SegmentCache:
 
 @dataclass
 class JudgeRun:
-    """The result of a run. `minutes`: how many the run judged. `changes`: how many changes of drift rows.
+    """The result of a run. `minutes`: how many the run judged. `changes`: how many differences it took to drift rows.
 
-    `finished`: whether every closed minute is judged. `last`: the last judged minute; -1: no minute is judged.
+    `finished`: whether every complete minute is judged. `last`: the last judged minute; -1: no minute is judged.
     `segments`, `bytes`: the segments of the minutes that the run judged, and their compressed bytes.
     """
 
@@ -58,25 +58,25 @@ class JudgeRun:
 
 
 def judge(store: Store, watermark_: Watermark, now_s: float, *, until_s: float) -> JudgeRun:
-    """Judges every closed minute, the oldest first, until the time runs out (`until_s`, on the store's clock).
+    """Judges every complete minute, the oldest first, until the time runs out (`until_s`, on the store's clock).
 
-    If there are minutes of a loss to skip, first restarts the ledger. The next run continues where this run stopped,
-    also within a minute. `watermark_`: as it was before this sweep.
+    If a complete minute before `resume_minute` is not judged, first restarts the ledger. The next run continues where
+    this run stopped, also within a minute. `watermark_`: from before this sweep, so all that it proves is visible.
     """
     if 0 <= watermark_.judged < min(watermark_.resume_minute - 1, watermark_.last_complete_minute(store.settings)):
         watermark_ = restarted_ledger.restart(store, watermark_, now_s, until_s)
-        if not watermark_.journal_complete_s:  # the restart has not finished
+        if not watermark_.journal_complete_s:  # 0 says that the restart has not finished
             return JudgeRun(last=watermark_.judged, finished=False)
     result, cache = JudgeRun(last=watermark_.judged), SegmentCache()
     last_complete = watermark_.last_complete_minute(store.settings)
+    # If no minute is judged (-1), the judge waits until a sweep sets where it starts.
     for minute in range(watermark_.judged + 1, last_complete + 1) if watermark_.judged >= 0 else ():
-        assert minute <= last_complete, "the minute is not closed"
         net, after = differences(store, minute, cache), watermark_.last_added(minute)
         tallies = ((counter, id_, amount) for counter in sorted(net) for id_, amount in sorted(net[counter].items()))
         changes = (change for change in tallies if list(change[:2]) > after)  # rows up to `after` have the minute
         while chunk := list(islice(changes, ROWS_READ_MAX)):
             if store.clock() >= until_s:
-                watermark.note_judged(store, minute - 1, minute - 1, after)
+                watermark.note_judged(store, minute - 1, minute - 1, after)  # only notes `after` for the next run
                 return replace(result, finished=False)
             _add_to_rows(store, chunk, minute, now_s)
             result.changes += len(chunk)
@@ -95,8 +95,8 @@ def judge(store: Store, watermark_: Watermark, now_s: float, *, until_s: float) 
 def differences(store: Store, minute: int, cache: SegmentCache | None = None) -> Net:
     """Returns the difference of each tally in a minute. `cache`: the cache of the run.
 
-    Two halves of a removal on neighbouring minutes cancel out, and make no difference. The halves of the older minute
-    cancel out first. So each half meets one other half at most, and no half counts twice.
+    The halves of a child's removal may fall on two neighbouring minutes. Two such halves cancel out, and make no
+    difference. The older minutes cancel out first, so no half cancels out two halves.
     """
     net: Net = defaultdict(dict)
     cache = cache or SegmentCache()
@@ -117,8 +117,9 @@ def differences(store: Store, minute: int, cache: SegmentCache | None = None) ->
 
 
 def _unpaired_amount(store: Store, half: tuple[str, str, str], minute: int, cache: SegmentCache) -> int:
-    """Returns the part of a half that no half of a neighbouring minute cancels out. Begins at the first of the
-    consecutive minutes with this half, because all removals of a child that is put by hand have one pair name."""
+    """Returns the part of a half that no half of a neighbouring minute cancels out. What a minute has left depends on
+    the minute before, so begins at the first of the consecutive minutes that have a half of these names. There may be
+    many minutes, because children that are put by hand may have one pair name."""
 
     def halves_of(near_minute: int) -> Halves:
         if near_minute not in cache.halves:
@@ -144,7 +145,7 @@ def _sum_halves(halves: Iterable[JournalEntry]) -> Halves:
 
 
 def _sum_up(sums: dict[str, int], ids: Sequence[str], expected: Sequence[int], observed: Sequence[int]) -> None:
-    """Adds observed less expected to `sums`, and drops zeros, because of a million tallies few differ at a time."""
+    """Adds observed less expected to `sums`. Drops each sum of 0: most tallies do not differ, and need no memory."""
     for id_, expected_amount, observed_amount in zip(ids, expected, observed, strict=True):
         amount = sums.pop(id_, 0) + observed_amount - expected_amount
         if amount:
@@ -157,7 +158,7 @@ def _add_to_rows(store: Store, changes: Sequence[tuple[str, str, int]], minute: 
         drift_rows = rows.read_many(store, [change[:2] for change in changes])
         due = [pair for pair in zip(changes, drift_rows, strict=True) if pair[1].last_minute < minute]
         writes = [rows.drift_write(store, row, row.drift + change[2], now_s, upto=minute) for change, row in due]
-        # If another writer changed a row, or the partition stays throttled, the judge writes each row by itself.
+        # Writes each row by itself if the rows are few, another writer changed a row, or the partition stays throttled.
         with suppress(ConditionFailedError, StoreBusyError):
             if len(writes) >= TRANSACTION_ROWS_MIN:
                 commit_writes(Call(store), writes)

@@ -16,7 +16,7 @@ from ..streams import watermark
 from . import history
 
 Family = tuple[Counter, str, int, int]  # from a scan, so not exact: counter, id, stored number, number of children
-TURNS_MAX = 10  # tries to count the children; a try fails only if the tally changes at the same time
+TRIES_MAX = 10  # to count the children; a try fails only if the tally moves while it counts
 TALLY_MOVED = "it moved while its children were counted"
 ROLLUP_PENDING = "as_of is older than the newest child that is rolled up"
 
@@ -26,8 +26,8 @@ class Recount:
     """A tally and its children. `low`, `high`: the bounds of the amount that the tally lacks; equal if exact.
 
     `unproven_reason`: why the recount is not exact; empty if it is exact. `shards`: the tally's items after the count.
-    `minute`: the minute in which the recount began, or an earlier minute. `newest_repair`: the name of the last repair.
-    """
+    `minute`: of the last sweep before the recount, or earlier (-1: not set). `newest_repair`: the name of the last
+    repair before the recount. The recount proves nothing if an edit is on a later minute, or if a repair is newer."""
 
     tally: int
     children: int
@@ -40,14 +40,15 @@ class Recount:
 
 
 def recount(store: Store, counter: Counter, id_: str, now_s: float) -> Recount:
-    """Counts the children of a tally between two reads of the tally. If the tally moved, counts up to TURNS_MAX times.
+    """Counts the children of a tally between two reads of the tally. If the tally moved, counts up to TRIES_MAX times.
 
     The result is exact if the tally did not move, and the rollup has provably added every spilled child.
     """
-    watermark_, settings = watermark.read(store), store.settings  # before the first read of the tally
+    watermark_, settings = watermark.read(store), store.settings  # first, so the reads of the tally see what it proves
     as_of_s, newest_repair = watermark_.as_of(settings), history.newest_repair(store, counter.name, id_)
+    # A child may commit up to COMMIT_GRACE minutes after the minute in its `at`.
     added_s = None if as_of_s is None else as_of_s - watermark.COMMIT_GRACE * settings.minute_s
-    for _ in range(TURNS_MAX):
+    for _ in range(TRIES_MAX):
         count = count_children(store, counter, id_, added_s)
         if count.unproven_reason != TALLY_MOVED:
             break
@@ -69,22 +70,21 @@ def count_children(store: Store, counter: Counter, id_: str, added_s: float | No
     after = tallies.read_numbered_shards(Call(store), counter, id_)
     lowest, highest = sorted((stored_sum(counter, before), stored_sum(counter, after)))
     unproven_reason = TALLY_MOVED if before != after else ROLLUP_PENDING if pending else ""
-    low, high = children - pending - highest, children - lowest
+    low, high = children - pending - highest, children - lowest  # the tally may have, or lack, the pending children
     assert low == high if not unproven_reason else low <= high
     return Recount(stored_sum(counter, after), children, low, high, unproven_reason, after)
 
 
 def stored_sum(counter: Counter, shards: Mapping[int, Item]) -> int:
-    """Returns the stored number: the sum of the shards, also below 0. If no shard has a number, returns `start`: a
-    shard may have only an override."""
+    """Returns the sum of the shards, also below 0; `start` if no shard has a number, but only a copy of an override."""
     numbers = [tallies.stored_number(counter, item, 0) for item in shards.values() if counter.attribute in item]
     return sum(numbers) if numbers else counter.start
 
 
 def scan_parents(store: Store, counters: Mapping[str, Counter]) -> Iterator[Family]:
-    """Yields every tally that counts children. A scan of the counts table returns the items of a partition together."""
+    """Yields every tally that counts children, and children without a tally, with 0 as the stored number."""
     scanned = (item for page in queries.scan_pages(store, store.settings.counts_table) for item in page)
-    for partition, family in groupby(scanned, lambda item: str(item["PK"]["S"])):
+    for partition, family in groupby(scanned, lambda item: str(item["PK"]["S"])):  # a scan keeps a partition together
         prefix, _, target = partition.partition("#")
         parents = [counter for counter in counters.values() if counter.child is not None and counter.prefix == prefix]
         by_counter: dict[str, Family] = {}

@@ -1,8 +1,8 @@
 """The drift rows: reads, lists and writes the tallies that drift.
 
 The judge and repairs write a row on condition that the row has not changed since they read it. A row at 0 is not
-listed, and DynamoDB removes the row days later. A row keeps its changes of the last minutes. The part of a drift that
-has stood for some judged minutes is confirmed, even if the drift still changes.
+listed. It lives as long as segments, so that a late judge does not add a minute twice. A row keeps its changes of the
+last minutes. The part of a drift that has stood for CONFIRM_AFTER judged minutes is confirmed.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ _DRIFTING: Item = {"FilterExpression": "drift <> :zero", "ExpressionAttributeVal
 
 
 class DriftRow(NamedTuple):
-    """A drift row. `drift`: observed less expected. `last_minute`: the last minute of the row; -1: there is no row.
+    """A drift row. `drift`: observed less expected. `last_minute`: the last minute that was added; -1: there is no row.
 
-    `since`: epoch seconds; 0 if the tally does not drift. `changes`: minutes and amounts of the CONFIRM_AFTER minutes
-    up to `last_minute`, the newest last.
-    """
+    `since`: when the drift began, epoch seconds; 0 if the tally does not drift. `changes`: minutes and amounts of the
+    CONFIRM_AFTER minutes up to `last_minute`, the newest last; empty if a recount or a restore confirmed the drift."""
 
     counter: str
     target: str
@@ -46,13 +45,13 @@ class DriftRow(NamedTuple):
     def confirmed_amount(self, watermark_: Watermark) -> int:
         """Returns the part of the drift that has stood for CONFIRM_AFTER judged minutes.
 
-        This part is the drift's value nearest to 0 in these minutes; 0 if the drift crossed 0. Drift that began in
-        this ledger is confirmed only after the ledger's warm-up (`Watermark.warm_up_until`).
+        This part is the drift's value nearest to 0 in these minutes; 0 if the drift was 0, or changed its sign. Drift
+        that began in this ledger is confirmed only after the ledger's warm-up (`Watermark.warm_up_until`).
         """
         if watermark_.judged < watermark_.warm_up_until and self.since >= watermark_.first_judged_s:
             return 0
         before = least = self.drift
-        for minute, amount in reversed(self.changes):
+        for minute, amount in reversed(self.changes):  # the row may have a minute that the watermark has not yet
             if minute > max(watermark_.judged, self.last_minute) - watermark.CONFIRM_AFTER:
                 before -= amount
                 if before * least <= 0:
@@ -78,9 +77,7 @@ def row_key(counter: str, target: str) -> Item:
 
 def drift_write(store: Store, row: DriftRow, drift: int, now_s: float, upto: int | None = None) -> Write:
     """Returns the write that sets the drift of a row. `upto`: the minute that a judge adds; None: a repair writes.
-
-    A judge may make the row. If there is no row, a repair only checks that the row still does not exist.
-    """
+    A judge may make the row. If there is no row, the write of a repair only checks that there is still no row."""
     assert upto is None or upto > row.last_minute, "a row takes each minute once"
     assert row.drift or not row.changes, "a row without drift has no changes"
     table, name = store.settings.ledger_table, row_key(row.counter, row.target)
@@ -101,10 +98,11 @@ def drift_write(store: Store, row: DriftRow, drift: int, now_s: float, upto: int
 
 
 def recount_write(store: Store, row: DriftRow, drift: int, now_s: float) -> Write:
-    """Returns the write that sets a row to the drift that a recount proved, confirmed at once. May make the row."""
+    """Returns the write that sets the row of a team's count or number to the drift that a recount proved. May make the
+    row. Without `changes`, the drift is confirmed at once."""
     if drift == 0:
         return drift_write(store, row, 0, now_s)
-    minute = store.settings.minute_of(now_s)
+    minute = store.settings.minute_of(now_s)  # the judge adds no minute to this row, because the journal has no entries
     values: dict[str, str | float] = {
         "counter": row.counter, "target": row.target, "drift": drift, "upto": max(minute, row.last_minute + 1),
         "since": row.since or int(now_s),
@@ -123,7 +121,7 @@ def forget_write(store: Store, row: DriftRow, remaining: int, now_s: float) -> W
 
 
 def cancel_out(amount: int, other: int) -> int:
-    """Returns what is left of an amount after `other`, if it has the opposite sign, has cancelled out a part."""
+    """Returns the part of `amount` that `other` does not cancel out: all of `amount` if the signs are the same."""
     return amount if amount * other >= 0 else 0 if abs(amount) <= abs(other) else amount + other
 
 
@@ -133,7 +131,7 @@ def read_row(store: Store, counter: str, target: str) -> DriftRow:
 
 
 def read_many(store: Store, tallies: Sequence[tuple[str, str]]) -> list[DriftRow]:
-    """Reads the drift rows of up to 100 tallies, in order."""
+    """Reads the drift rows of up to 100 tallies (counter and id), in their order."""
     names = [row_key(*tally) for tally in tallies]
     by_digest = {item["SK"]["S"]: item for item in queries.get_many(Call(store), store.settings.ledger_table, names)}
     return [_parse_row(*tally, by_digest.get(name["SK"]["S"], {})) for tally, name in zip(tallies, names, strict=True)]
@@ -160,10 +158,11 @@ def list_drift(call: Call, limit: int, after: str | None) -> dict[str, Any]:
     `after`: the digest of the last tally of the page before; None: the first page. `cursor` is null on the last page.
     """
     watermark_ = watermark.read(call.store)
-    start = _FIRST if after is None else min(f"{after} ", _LAST)  # the space excludes the digest `after`
+    # The space excludes the digest `after`. A caller may send a cursor that is greater than `_LAST`.
+    start = _FIRST if after is None else min(f"{after} ", _LAST)
     drifting = list(islice(all_rows(call.store, start), limit + 1))
     cursor = encode_cursor(keys.tally_digest(*drifting[limit - 1][:2])) if len(drifting) > limit else None
-    return {"drift": [drift.body(watermark_) for drift in drifting[:limit]], "cursor": cursor}
+    return {"drift": [row.body(watermark_) for row in drifting[:limit]], "cursor": cursor}
 
 
 def summary(
@@ -171,18 +170,18 @@ def summary(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Logs the drifts. Returns the stack's metrics, and the number of tallies with confirmed drift by counter.
 
-    If the time runs out (`until_s`, on the store's clock), each number is a minimum. A counter at 0 is then left out.
+    If the time runs out (`until_s`, on the store's clock), each number is a minimum, and counters at 0 are left out.
     """
     totals = dict.fromkeys((observe.DRIFTING_TALLIES, observe.DRIFT_ABSOLUTE, observe.OLDEST_DRIFT), 0)
     confirmed = dict.fromkeys(counters, 0)
-    for drift in all_rows(store):
+    for row in all_rows(store):
         totals[observe.DRIFTING_TALLIES] += 1
-        totals[observe.DRIFT_ABSOLUTE] += abs(drift.drift)
-        totals[observe.OLDEST_DRIFT] = max(totals[observe.OLDEST_DRIFT], int(now_s) - drift.since)
-        if drift.counter in confirmed:
-            confirmed[drift.counter] += drift.confirmed_amount(watermark_) != 0
+        totals[observe.DRIFT_ABSOLUTE] += abs(row.drift)
+        totals[observe.OLDEST_DRIFT] = max(totals[observe.OLDEST_DRIFT], int(now_s) - row.since)
+        if row.counter in confirmed:  # not if the counter is no longer declared
+            confirmed[row.counter] += row.confirmed_amount(watermark_) != 0
         if totals[observe.DRIFTING_TALLIES] <= LOGGED_MAX:
-            observe.logger.warning("drifts", extra=drift.body(watermark_))
+            observe.logger.warning("drifts", extra=row.body(watermark_))
         if store.clock() >= until_s:
             observe.logger.warning("more may drift", extra={"at_least": totals[observe.DRIFTING_TALLIES]})
             return totals, {name: tallies for name, tallies in confirmed.items() if tallies}

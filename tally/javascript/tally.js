@@ -3,25 +3,25 @@
 
 // How long the client waits for an answer or a token: longer than API Gateway, which answers within 30 s.
 const TIMEOUT_MS = 35e3;
-// If the lock is not granted in this time, the client sends this batch and LOCKLESS_TURNS more batches without a lock,
-// because a page in the background may hold the lock for ever. A batch that takes longer does not delay the next batch.
+// If the lock of #withLock is not granted in this time, the client sends this batch and LOCKLESS_BATCHES more without a
+// lock, because a page in the background may hold the lock for ever.
 const LOCK_MS = 5e3;
-const LOCKLESS_TURNS = 20;
+const LOCKLESS_BATCHES = 20;
 // The longest pause between retries. If the server's retry-after is longer, the longest pause is RETRY_AFTER_MS_MAX.
 const PAUSE_MS_MAX = 30e3;
 const RETRY_AFTER_MS_MAX = 300e3;
 // The first and the longest time between two checks whether a user has signed in.
 const CHECK_MS = 30e3;
 const CHECK_MS_MAX = 3600e3;
-const OPEN_REQUESTS_MAX = 4;
-// A read asks for up to 100 tallies or receipts. The API takes 10 KB of address and headers, 4 KB for the token.
+const BATCH_CHANGES_MAX = 4;
+// A read asks for up to 100 tallies or receipts. The API takes 10 KB of address and headers, and the token has 4 KB.
 const QUERIES_MAX = 100;
 const QUERY_BYTES_MAX = 6000;
 // If a change was first sent more than this time ago, the client asks for its receipt before it sends the change again.
 const ASK_AFTER_MS = 3600e3;
 // Requests take time and clocks may be set, so the client does not resend a change in its receipt's last hour.
 const MARGIN_MS = 3600e3;
-// A server's Date has whole seconds. So by the server's time, a change may seem to be sent in the future.
+// The server's Date has whole seconds. So a change may seem to be sent in the future, but not by more than this time.
 const FUTURE_MS = 60e3;
 // A machine sleeps for at most this time. If its clock went forward by more, somebody set the clock.
 const SLEEP_MS_MAX = 365 * 86400e3;
@@ -38,7 +38,7 @@ const KEY_REUSED = {
   answer: { type: `${PROBLEM}key-reused`, title: "Key reused", status: 422, detail: "This key was used for another change." },
 };
 
-// Listeners by storage. A browser sends the event `storage` only to other pages, so clients of one page call these.
+// Listeners by storage. The event `storage` reaches only other pages, so a client calls those of its own page itself.
 const LISTENERS = (globalThis[Symbol.for("tally")] ??= new WeakMap());
 
 // Node's monotonic clock runs while the machine sleeps. The monotonic clock of a browser may stop.
@@ -76,7 +76,8 @@ const checked = (kind, value, pattern) => {
   throw new TypeError(`tally: ${String(value)} is not a valid ${kind}`);
 };
 // Returns the id of a path, an address or any text, as `id_of` in tally/ids.py does: `/posts/x/` becomes
-// `~2Fposts~2Fx~2F`. An id stays as it is, and so does what can never be an id: `checked` refuses it.
+// `~2Fposts~2Fx~2F`. An id stays as it is, and so does text that can never be an id, which `checked` refuses. ENCODED:
+// what a browser writes for a letter, a space or one of "<>^`{} in an address.
 const ENCODED = /(%([89a-f][\da-f]|2[02]|3[ce]|5e|60|7[bd]))+/gi;
 export const idOf = (name) => {
   const text = textOf(name);
@@ -109,7 +110,7 @@ const withTimeout = (promise) => {
 };
 
 // Returns the kind of an answer. "answer": success, perhaps of another server. "failed": an error of this request only.
-// "busy": the server cannot answer now. "refusal": Tally refuses the request. DENIED: another server refuses it.
+// "busy": no answer of Tally yet. "refusal": Tally refuses the request. DENIED: another server refuses it, or a 401.
 const kindOf = ({ status, body }) => {
   if (status < 300 && body instanceof Object) return "answer";
   if (status === 500) return "failed";
@@ -143,13 +144,14 @@ export class Tally extends EventTarget {
   // The changes that wait, by the name of their item in the storage. `entry`: what the item has. `stored`: there is an
   // item. `promise` and `done`: what a caller of this page waits for, and its resolve function. `why`, `status`: as in
   // tally.d.ts. `fails`: failed attempts. `timer`: the change pauses. `busy`: a request is open. `began`: when this page
-  // first sent the change, by two clocks. `cleared`: the storage lost the item. `isUnreadable`: the item cannot be read.
-  // `wasGone`: the item had gone at a denial. `token`: was denied. `asksAlone`: its receipt is asked for alone.
+  // first sent the change, by two clocks. `cleared`: the item was lost, so the client asks for the receipt. `outcome`:
+  // how the change ended. `isUnreadable`: the item cannot be read. `wasGone`: when the change was denied, its item was
+  // gone. `token`: the denied token. `asksAlone`: the receipt is asked for alone.
   #states = new Map();
   // Two queues, because anonymous changes wait for no user and no token. A lane sends its `ready` changes before it
-  // looks for other changes. `fails`: pauses since the last success. `slow`: batches without an answer after LOCK_MS.
-  // `checks`: how often the client looked for a sign-in. `fresh`: the last token was refused. `reached`: /health
-  // answered, although the browser says that it is offline.
+  // looks for other changes. `paused`, `why`: the timer and the reason of a pause. `fails`: pauses since the last
+  // success. `slow`: batches without an answer after LOCK_MS. `user`: who is signed in. `checks`: how often the client
+  // looked for a sign-in. `fresh`: the last token got a 401. `reached`: /health answered a browser that seemed offline.
   #anonymousLane = { ready: [], fails: 0, slow: 0 };
   #userLane = { ready: [], fails: 0, slow: 0, checks: 0 };
   #locklessBatches = 0;
@@ -226,6 +228,7 @@ export class Tally extends EventTarget {
     for (const name of this.#changeNames()) entries.set(name, this.#load(name));
     for (const [name, { entry, stored, promise, outcome }] of this.#states)
       if (outcome) entries.delete(name);
+      // Only this page has the change: it could not be stored, or its item was removed or cannot be read.
       else if (!stored || (promise && !entries.get(name))) entries.set(name, entry);
     return [...entries.values()]
       .filter((entry) => entry && !entry.outcome)
@@ -253,7 +256,7 @@ export class Tally extends EventTarget {
     return (this.#userLane.user = checked("user", user, /^\P{Cs}*$/u));
   }
 
-  // Returns this browser's secret; null: no secret; undefined: the storage is unreadable. `make`: make one.
+  // Returns this browser's secret; null: none; undefined: unreadable. `make`: makes one if needed, and ends `forget()`.
   #secret(make) {
     return orUndefined(() => {
       const kept = () => this.storage.getItem(this.secretName);
@@ -313,7 +316,7 @@ export class Tally extends EventTarget {
     if (isIncomplete) this.#adoptTimer = setTimeout(() => this.#adopt(), PAUSE_MS_MAX);
   }
 
-  // Deletes the anonymous likes of this browser. If the browser has no like, deletes the secret.
+  // Deletes the anonymous likes of this browser. If the browser has no like, deletes the secret (the note "").
   #deleteAnonymous() {
     const likes = new Map(this.#storedLikes().map(([counter, id]) => [`${counter} ${id}`, true]));
     const waits = [...this.#states.values()].filter(({ entry, outcome }) => !outcome && isAnonymousLike(entry));
@@ -324,7 +327,8 @@ export class Tally extends EventTarget {
     return Promise.all(things.map(([counter, id]) => this.#add({ counter, id, present: false, key: newKey() })));
   }
 
-  // Updates a like's note after the like's change has ended. If a user's change counted, deletes the browser's like.
+  // Updates a like's note after the like's change has ended. If a user's change counted, deletes the browser's like. If
+  // a user's change was refused, deletes the note, so that #adopt does not repeat the change.
   #storeLike({ user, counter, id, present, at }, { state }) {
     const thing = `${counter} ${id}`;
     const counted = state === "counted";
@@ -335,14 +339,13 @@ export class Tally extends EventTarget {
     else if (counted || state === "doubt") this.#writeNote(thing, at);
   }
 
-  // Stores a change before this call returns, so the change is not lost if the page closes.
   #add(change) {
     const counter = checked("counter or id", change.counter, PATTERNS.counter);
     const id = checked("counter or id", idOf(change.id), PATTERNS.id);
     const entry = { ...change, counter, id, at: this.#now(), sent: 0, tries: 0 };
     const name = this.#name(entry);
     if (isLike(entry)) entry.at = Math.max(entry.at, this.#lastAt(entry) + 1, 1 + this.#likedAt(`${counter} ${id}`));
-    // If a change with the same key waits, the caller gets the outcome of this change.
+    // If a change with the same key waits, the caller gets the outcome of the waiting change.
     const waiting = this.#states.get(name) ?? this.#track(name, this.#load(name));
     const state = waiting ?? { name, entry };
     if (state.outcome) return Promise.resolve(state.outcome);
@@ -351,7 +354,7 @@ export class Tally extends EventTarget {
     const { amount } = state.entry;
     if (amount !== entry.amount) {
       if (amount !== undefined && entry.amount !== undefined) return Promise.resolve(KEY_REUSED);
-      // One of the two changes has the counter's own step, which only Tally knows. So Tally compares the amounts.
+      // A change without an amount has the counter's own step, which only Tally knows. So Tally compares the amounts.
       return state.promise.then((outcome) => (outcome.state === DENIED ? outcome : this.#add(change)));
     }
     if (!waiting) {
@@ -365,8 +368,8 @@ export class Tally extends EventTarget {
 
   // Returns when a like's last waiting change was made, or 0. A new change is later, even if the clock was set back.
   #lastAt(entry) {
-    const things = this.#name({ ...entry, key: "" });
-    const names = [...this.#changeNames(), ...this.#states.keys()].filter((name) => name.startsWith(things));
+    const ofLike = this.#name({ ...entry, key: "" });
+    const names = [...this.#changeNames(), ...this.#states.keys()].filter((name) => name.startsWith(ofLike));
     return Math.max(0, ...names.map((name) => (this.#states.get(name)?.entry ?? this.#load(name))?.at ?? 0));
   }
 
@@ -389,7 +392,8 @@ export class Tally extends EventTarget {
     return true;
   }
 
-  // Returns false if the storage keeps an older entry of the change. A change without an item is in the page's memory.
+  // Writes the item of a change. If the storage is full, removes the older item of a change whose caller waits on this
+  // page, because the page's memory has the change. Returns false if the older item stays.
   #store(state) {
     const set = () => !!orUndefined(() => this.#setItem(state.name, toJson(state.entry)));
     if (set()) return (state.stored = true);
@@ -418,7 +422,6 @@ export class Tally extends EventTarget {
     });
   }
 
-  // The name of an item has the user, counter, id and key. Its text has the rest.
   #parseEntry(name, value) {
     const entry = parsed(value);
     const parts = name.slice(this.prefix.length).split(" ");
@@ -435,7 +438,7 @@ export class Tally extends EventTarget {
     const state = this.#states.get(name) ?? { name, stored: true };
     state.entry = entry;
     this.#states.set(name, state);
-    // The tab that settled the change removes the item after this write, or closed before.
+    // Another tab settled the change and wrote the outcome. That tab removes the item next, or has closed.
     if (entry.outcome) this.#settle(state, entry.outcome);
     return state;
   }
@@ -455,7 +458,7 @@ export class Tally extends EventTarget {
     this.aheadMs = aheadMs;
   }
 
-  // Handles another client's write. `key` is null if the storage was cleared, `newValue` if the item was removed.
+  // Handles another client's write. `key` is null if the storage was cleared, `newValue` null if an item was removed.
   #onStorage({ key, newValue }) {
     if (!key) return this.#wake();
     if (key === this.prefix) return this.#setClock(newValue);
@@ -532,7 +535,8 @@ export class Tally extends EventTarget {
   // Returns whether there may be more to send.
   async #turn(lane) {
     if (lane.paused || globalThis.document?.prerendering || !this.#hasWork(lane)) return false;
-    // `onLine` may be wrong, so after a pause the client asks for /health. A change that is sent now may end in doubt.
+    // `onLine` may be wrong, so after a pause the client asks for /health. The client does not send a change instead,
+    // because a change without an answer may end in doubt.
     if (globalThis.navigator?.onLine === false && !lane.reached) {
       lane.reached = lane.why === "offline" && !!(await this.#fetch("/health").catch(() => false));
       if (!lane.reached) return this.#pause(lane, "offline");
@@ -578,13 +582,14 @@ export class Tally extends EventTarget {
         clearTimeout(timer);
         return (ran = run());
       };
-      // The request fails after LOCK_MS, or at once in a sandboxed page, which may not use locks.
-      await locks.request(name, { signal: cut.signal }, begin).catch(() => (this.#locklessBatches = LOCKLESS_TURNS));
+      // The request for the lock fails after LOCK_MS, or at once in a sandboxed page, which may not use locks.
+      await locks.request(name, { signal: cut.signal }, begin).catch(() => (this.#locklessBatches = LOCKLESS_BATCHES));
       clearTimeout(timer);
     }
     return ran ?? run();
   }
 
+  // Sends the next changes of the lane, or asks for the receipts of old changes. Returns whether the lane had a change.
   async #sendBatch(lane, session) {
     // Another user may have signed in since the changes were read.
     lane.ready = lane.ready.filter(({ entry }) => entry.user === session.user);
@@ -595,7 +600,7 @@ export class Tally extends EventTarget {
       tries = [this.#askReceipts(lane, session, lane.ready.filter((state) => this.#isOld(state)))];
       lane.ready = [];
     } else {
-      const together = lane.ready.splice(0, lane.fails || lane.slow ? 1 : OPEN_REQUESTS_MAX);
+      const together = lane.ready.splice(0, lane.fails || lane.slow ? 1 : BATCH_CHANGES_MAX);
       tries = together.map((state) => this.#attempt(lane, session, state));
     }
     if (!tries.length) return false;
@@ -607,7 +612,7 @@ export class Tally extends EventTarget {
       else if (!lane.paused) Object.assign(lane, { fails: 0, checks: 0, why: undefined });
       if (late) this.#run(lane);
     });
-    // After LOCK_MS the lane sends its next batch, so a slow answer delays only its own change.
+    // After LOCK_MS (`late`) the lane sends its next batch, so a slow answer delays only its own change.
     let timer;
     const slow = new Promise((done) => (timer = setTimeout(() => done((lane.slow += late = 1)), LOCK_MS)));
     await Promise.race([ended, slow]);
@@ -615,13 +620,12 @@ export class Tally extends EventTarget {
     return true;
   }
 
-  // Returns whether a change only waits for its turn.
   #isIdle({ outcome, timer, busy }) {
     return !outcome && !timer && !busy;
   }
 
-  // Returns the changes of a user to send now. Of the changes of one like this is the oldest that may have been sent,
-  // or else the newest. Older changes of this like that were never sent are superseded.
+  // Returns the changes of a user to send now. Of several changes of one like, returns the oldest that may have been
+  // sent, or else the newest. Older changes of this like that were never sent are superseded.
   #changesToSend(user) {
     const heads = new Map();
     for (const state of this.#states.values()) {
@@ -648,10 +652,11 @@ export class Tally extends EventTarget {
     state.isUnreadable = entry === undefined;
     if (entry) this.#track(state.name, entry);
     if (entry !== null) return !state.outcome;
-    // The storage was cleared, or another process has settled the change. A change of this page stays in its memory.
+    // The storage was cleared, or another process has settled the change, and may have sent the change at any time
+    // since `at`. A change of this page stays in the page's memory.
     state.stored = false;
     state.entry = { ...state.entry, sent: state.entry.sent || state.entry.at };
-    // A user may have removed a change on purpose, or have changed a like since. So the client asks for the receipt.
+    // A user may have removed a change by `forget`, or have changed a like since. So the client asks for the receipt.
     state.cleared = !!state.entry.user || isLike(state.entry);
     if (!state.promise) {
       state.outcome = { state: "forgotten" };
@@ -673,7 +678,8 @@ export class Tally extends EventTarget {
 
   // Returns how long ago a change was first sent. `timed`: `sent` is in the server's time; if not, in this machine's
   // time. `began`: this page sent the change, and no answer has corrected `sent`. Then this machine's two clocks may
-  // say different times, because the machine slept or a clock was set, and a browser takes the longer time.
+  // say different times, because the machine slept or a clock was set. Node takes the monotonic clock. A browser takes
+  // the longer time, but not a time above SLEEP_MS_MAX.
   #ageMs({ entry: { sent, timed }, began }) {
     if (!began) return (timed ? this.#now() : Date.now()) - sent;
     const tickedMs = monotonicMs() - began.ticks;
@@ -734,13 +740,12 @@ export class Tally extends EventTarget {
       } else this.#deny(state, status, session.token);
       return 0;
     }
-    // A busy server delays the lane. Any other answer delays only this change.
+    // A busy server pauses the lane (1: as long as #pause says). Any other answer delays only this change.
     if (kind !== "busy") return this.#delay(state, UNANSWERED, status);
     this.#fail(state, UNANSWERED, status);
     return Math.min(RETRY_AFTER_MS_MAX, Math.max(1, 1000 * headers?.get("retry-after") || 0));
   }
 
-  // Keeps a change that a server in front of Tally denied, as the gateway does without a token or scope.
   #deny(state, status, token) {
     state.token = token;
     this.#fail(state, DENIED, status);
@@ -763,7 +768,6 @@ export class Tally extends EventTarget {
     this.#report(state);
   }
 
-  // Delays one change. Returns 0: the lane goes on.
   #delay(state, why, status) {
     this.#fail(state, why, status);
     state.timer = setTimeout(() => {
@@ -805,23 +809,24 @@ export class Tally extends EventTarget {
     return Math.max(...left.map((state) => this.#handleUnsettled(lane, session, state, answer)));
   }
 
-  // Settles the changes that have a receipt, and allows other changes to be sent again. Returns those that still wait.
+  // Settles the changes that have a receipt. Allows a change without a receipt to be sent again, or ends it in doubt.
+  // Returns the changes that the answers do not decide.
   async #settleByReceipts(states, { headers, body: { receipts } }) {
     if (receipts.length !== states.length) return states;
     this.#setServerTime(headers);
-    const unknown = states.filter((state, at) => {
+    const undecided = states.filter((state, at) => {
       const { state: receipt, answer } = receipts[at];
       if (receipt === "counted") this.#settle(state, { state: receipt, replayed: true, answer });
       return !state.outcome;
     });
     // The client asks each time how long receipts live, because a deployment may change this. If /health does not list
     // the counter of a change, the change waits.
-    if (!unknown.length) return [];
+    if (!undecided.length) return [];
     const health = await this.#fetch("/health");
     const lives = health.body.receipts_live_s;
     // A clock may have been set since the answer with the receipts, so the client takes the time again.
     this.#setServerTime(health.headers);
-    return unknown.filter((state) => {
+    return undecided.filter((state) => {
       const lifeMs = lives[state.entry.counter] * 1000;
       if (!(lifeMs > 0)) return true;
       if (!this.#isYoungerThan(state, lifeMs - MARGIN_MS)) this.#settle(state, { state: "doubt" });
@@ -829,8 +834,7 @@ export class Tally extends EventTarget {
     });
   }
 
-  // Lets a change be sent again. Ends a change that the storage lost: another tab may have sent a later change of a
-  // like.
+  // Lets a change be sent again. Ends a `cleared` change, which a user may have removed, or replaced by a later change.
   #allowResend(state) {
     if (!this.#stillWaits(state)) return 0;
     if (state.cleared) return this.#settle(state, { state: isLike(state.entry) ? "superseded" : "forgotten" }), 0;
@@ -865,7 +869,8 @@ export class Tally extends EventTarget {
     return withTimeout(request()).finally(() => cut.abort());
   }
 
-  // Takes the server's time from an answer, because a visitor's clock may be wrong, or be set while changes wait.
+  // Takes the server's time from an answer, because a visitor's clock may be wrong, or be set while changes wait. Up to
+  // 2 s are no error of the clock, because the Date has whole seconds and the answer takes time.
   #setServerTime(headers) {
     const aheadMs = Date.parse(headers.get("date")) - Date.now();
     if (Number.isNaN(aheadMs)) return;

@@ -3,8 +3,8 @@
     {"eventName": "INSERT", "dynamodb": {"SequenceNumber": "111", "ApproximateCreationDateTime": 1700000000.0,
      "Keys": {…}, "NewImage": {"PK": {"S": …}, …}, "OldImage": {…}}, "eventSourceARN": …}
 
-Readers do not validate a record first, so a read takes microseconds. If a record lacks what a reader needs, the read
-raises one of MALFORMED_ERRORS, and the record becomes a dead letter.
+The functions do not validate a record first, so a read takes microseconds. If a record lacks what a function needs, the
+function raises one of MALFORMED_ERRORS, and the record becomes a dead letter.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Image = Mapping[str, Any]
 INSERT, MODIFY, REMOVE = "INSERT", "MODIFY", "REMOVE"
 MALFORMED_ERRORS = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 SHOWN_CHARACTERS_MAX = 64  # of a wrong value, in the reason of a dead letter
-CREATED_S_MAX = keys.MINUTE_MAX
+CREATED_S_MAX = keys.MINUTE_MAX  # epoch seconds: in the year 2286, as if a minute lasted a second
 TRUE_ATTRIBUTE = {"BOOL": True}
 AMOUNT_LIMIT = 10**38  # DynamoDB stores numbers of 38 digits
 CHANGES, SOON = "changes", "soon"  # of a batch's receipt: changes that committed with it, and changes to be rolled up
-# A receipt that names its changes has at least one of these attributes.
+# A receipt that names its changes has at least one of these attributes. The receipt of a child names no changes.
 CHANGE_ATTRIBUTES = frozenset({"counter", CHANGES, SOON})
 _EMPTY_MAP: Image = {"M": {}}
 
@@ -46,7 +46,7 @@ class CounterIndex:
         self.minute_s, self.by_name = minute_s, dict(counters)
         # By the prefix of the partition key: the start of the children's sort keys, and the counter.
         self.children: dict[str, list[tuple[str, Counter]]] = {}
-        self._tallies: dict[str, list[tuple[str, str, Counter]]] = {}  # the first and last sort key of the shards
+        self._tallies: dict[str, list[tuple[str, str, Counter]]] = {}  # by prefix, too: first and last key of shards
         for counter in counters.values():
             if counter.items is not None:
                 continue  # a recount judges its number (team/scan_state.py), not the journal
@@ -77,7 +77,8 @@ def event_name(record: Record) -> str:
 def accepted_receipt(record: Record) -> Image | None:
     """Returns the receipt of an accepted change; None for a receipt that was deleted, or edited by hand.
 
-    A receipt that replaces an expired receipt (MODIFY) is a new one, with a new nonce. Raises PoisonRecordError.
+    A receipt that replaces an expired receipt (MODIFY) has a new nonce; an edit keeps the nonce. Raises
+    PoisonRecordError.
     """
     name, change = event_name(record), record["dynamodb"]
     if name == REMOVE:
@@ -107,7 +108,7 @@ def created_s(record: Record) -> float:
 
 
 def heartbeat_key(record: Record) -> str | None:
-    """Returns the key of a heartbeat; None for any other record."""
+    """Returns the key of a heartbeat, without its prefix; None for any other record."""
     try:
         for key in record["dynamodb"]["Keys"].values():
             for start in (HEARTBEAT_PREFIX, keys.RECEIPT_HEARTBEAT_PREFIX):
@@ -119,18 +120,15 @@ def heartbeat_key(record: Record) -> str | None:
 
 
 def goes_to_rollup(table: str, record: Record) -> bool:
-    """Returns whether Lambda delivers a record to the rollup, by the filter of `READER` in operations/rollup.py.
-
-    The watermark waits only for records for which this function returns True (lineage.py), also if Lambda delivers
-    other records.
-    """
+    """Returns whether Lambda delivers a record to the rollup, by the filter of `READER` in operations/rollup.py: a
+    spilled change, or a heartbeat. The watermark waits until the rollup has passed these records (lineage.py)."""
     kinds, image = ((INSERT, MODIFY) if table == "receipts" else (INSERT,)), record["dynamodb"].get("NewImage")
     is_spilled = isinstance(image, dict) and image.get("rollup") == TRUE_ATTRIBUTE and record.get("eventName") in kinds
     return is_spilled or heartbeat_key(record) is not None
 
 
 def goes_to_bookkeeper(table: str, record: Record) -> bool:
-    """Returns whether Lambda delivers a record to the bookkeeper, by the filter of operations/bookkeeper.py."""
+    """Returns whether Lambda delivers a record to the bookkeeper, by the filter in operations/bookkeeper.py."""
     return table != "receipts" or record.get("eventName") != REMOVE
 
 
@@ -144,10 +142,8 @@ def string_of(image: Image, name: str, kind: str = "S") -> str:
 
 
 def amounts_of(image: Image, *, only_spilled: bool = False) -> list[tuple[str, str, int]]:
-    """Returns the changes of a receipt: counter, id and amount. `only_spilled`: only the changes that the rollup adds.
-
-    Raises PoisonRecordError, or one of MALFORMED_ERRORS.
-    """
+    """Returns the changes of a receipt: counter, id and amount. `only_spilled`: of a batch, only the changes that the
+    rollup adds. Raises PoisonRecordError, or one of MALFORMED_ERRORS."""
     if CHANGES not in image and SOON not in image:
         return [(string_of(image, "counter"), string_of(image, "target"), _amount(image, "amount"))]
     changed = [
@@ -169,18 +165,17 @@ def _amount(image: Image, name: str) -> int:
 
 
 def booking_minute(stamped: int | None, made: int) -> int:
-    """Returns the booking minute of a change: its stamp, or the minute of its record if the two differ by 2 or more.
-
-    If they differ by 2 or more, the change was late, or its stamp is wrong.
-    """
+    """Returns the booking minute of a change: `stamped`, the minute that the change stored (None: no valid minute), or
+    `made`, the minute of its record, if the two differ by 2 or more: the change was late, or its stamp is wrong."""
     return stamped if stamped is not None and made - 1 <= stamped <= made + 1 else made
 
 
 def booking_minute_of(image: Image, minute: int) -> int:
-    """Returns the booking minute of a receipt or a child. A spilled change has the minute of its record.
+    """Returns the booking minute of a receipt or a child. `minute`: the minute of its record.
 
-    The clocks of writers differ, so the stamps of spilled changes alternate around the edge of a minute. The times of a
-    shard's records only increase. So by these times the rollup adds the amounts of one minute in one write.
+    A spilled change is booked on the minute of its record. The stamps of spilled changes alternate around the edge of a
+    minute, because the clocks of writers differ. The times of a shard's records only increase, so the rollup adds the
+    amounts of one minute in one write. If changes committed with the receipt (CHANGES), its stamp counts.
     """
     is_spilled = image.get("rollup") == TRUE_ATTRIBUTE and CHANGES not in image
     return minute if is_spilled else booking_minute(keys.minute_of(image), minute)

@@ -4,7 +4,7 @@ Expected: accepted changes (receipts), and children that Tally or a person puts 
 and their entries say so. Observed: every change of a tally item, except repairs. Both halves of a change have the
 minute of their call, and are booked on this minute (`booking_minute`). The halves of a child's removal may fall on two
 minutes, so they share a pair name. If a minute is judged, or is before the ledger began, its entries are booked on the
-current minute: no minute is judged twice, and no entry is lost.
+current minute, because the judge judges each minute once.
 """
 
 from __future__ import annotations
@@ -45,17 +45,19 @@ from .record import (
 )
 from .segments import JournalEntry
 
-SEGMENTS_MAX = 40  # in a run, which nearly always has 1: a transaction takes 100 items, 25 of them dead letters
+SEGMENTS_MAX = 40  # in a run; nearly always 1. The transaction of a run has 100 items at most, 25 of them dead letters
 EVENTS_MAX = 8  # a run with more events takes no further record; the last record may have crossed every threshold
 SEGMENT_BYTES_MAX = 350_000  # of a run, before compression: an item has 400 KB at most
 ENTRY_BYTES = 60  # of an entry without its id
-_ROLLUP_AHEAD_MAX = 2  # minutes: the rollup's stamp is at most this much later than the minute of its record
+_ROLLUP_AHEAD_MAX = 2  # minutes: a stamp of the rollup that is later than its record by more is wrong
 
 
 def read_receipt(declared: CounterIndex, record: Record) -> Sequence[Effect]:
-    """Returns what an accepted change expects. The removal of a receipt, or a receipt without a change, has no effect.
+    """Returns what an accepted change expects. A receipt that was removed or edited, or names no change, has no effect.
 
-    A spilled change of an undeclared counter is a dead letter of both consumers, so that neither books one half alone.
+    `declared`: also counters that have counted and are not declared any more. A spilled change of any other counter is
+    a dead letter, because the rollup cannot add the change. A change that is not spilled is then not booked, and the
+    record of its tally is not booked, either.
     """
     image = accepted_receipt(record)
     if image is None or CHANGE_ATTRIBUTES.isdisjoint(image):
@@ -72,7 +74,8 @@ def read_receipt(declared: CounterIndex, record: Record) -> Sequence[Effect]:
 
 
 def _import_day(image: Image, record: Record) -> int:
-    """Returns the day of an imported receipt or child; the record's day if the mark is not valid; -1: not imported."""
+    """Returns the day of an import: the receipt's mark, or the day on which the child was made; -1: not imported. If
+    this day is missing or not valid, returns the record's day."""
     if not image.keys() >= IMPORTED.keys():
         return -1
     [mark] = (image[name] for name in IMPORTED)
@@ -87,10 +90,8 @@ def _import_day(image: Image, record: Record) -> int:
 
 
 def read_count(declared: CounterIndex, record: Record) -> Sequence[Effect]:
-    """Returns the expected amount of a child that was put or deleted, or the observed amount of a changed tally item.
-
-    Any other item has no effect.
-    """
+    """Returns the expected amount of a child that was put or deleted, or the observed amount of a changed tally item,
+    with the events of thresholds that its number crossed. Any other item has no effect."""
     name, change = event_name(record), record["dynamodb"]
     prefix, _, id_ = change["Keys"]["PK"]["S"].partition("#")
     sort_key = change["Keys"]["SK"]["S"]
@@ -99,7 +100,7 @@ def read_count(declared: CounterIndex, record: Record) -> Sequence[Effect]:
         return _child_effects(declared, record, counters, id_)
     counter = declared.counter_of_item(prefix, sort_key)
     if counter is None and name == INSERT:
-        rollup.refuse_orphan(change.get("NewImage") or {})
+        rollup.refuse_orphan(change.get("NewImage") or {})  # a spilled child that no counter counts
     if counter is None or not periods.is_valid_tally_id(counter, id_):
         return ()
     if is_ttl_removal(record) and periods.has_ended(counter, id_, created_s(record)):
@@ -107,13 +108,14 @@ def read_count(declared: CounterIndex, record: Record) -> Sequence[Effect]:
     new, old = change.get("NewImage") or {}, change.get("OldImage") or {}
     if (name != REMOVE and not new) or (name != INSERT and not old):
         raise PoisonRecordError(f"a {name} without its image")
-    # The stored start counts, because the declaration may have changed. An item by hand has the declared start.
+    # The declaration may have changed, so the stored start counts. Tally stores no start of 0. An item without a nonce
+    # was put by hand or removed, and the declared start counts.
     start = items.int_attribute(dict(new), tallies.START_ATTRIBUTE, 0 if "nonce" in new else counter.start)
     moved = tallies.stored_number(counter, new, start) - tallies.stored_number(counter, old, start)
     effect = Effect(counter.name, id_, declared.minute_made(record))
     booked = _tally_effects(effect._replace(observed=moved), new, old) if moved else ()
     if counter.notify is None or not counter.has_version or not periods.is_kept(counter, id_, created_s(record)):
-        return booked  # the release of a hold in an expired period makes a new number, which crosses nothing
+        return booked  # levels.py has a sum's events; a hold's release in an expired period makes a new number
     if not moved and periods.has_ended(counter, id_, created_s(record)):
         return ()  # a copy of an override, which a period gets for late calls after its end (counting/overrides.py)
     crossed = crossings.events_of_record(
@@ -123,7 +125,8 @@ def read_count(declared: CounterIndex, record: Record) -> Sequence[Effect]:
 
 
 def _tally_effects(effect: Effect, new: Image, old: Image) -> tuple[Effect, ...]:
-    """Returns the effect of a changed tally item on its booking minute. `effect`: on the minute of its record."""
+    """Returns the effect of a changed tally item on its booking minute; () for a repair. `effect`: on the minute of the
+    record. The removal of a child stays on this minute, because the judge finds the other half by the pair name."""
     nonce = new.get("nonce", {}).get("S", "")
     if not nonce or new["nonce"] == old.get("nonce"):
         return (effect,)  # a manual edit
@@ -132,7 +135,7 @@ def _tally_effects(effect: Effect, new: Image, old: Image) -> tuple[Effect, ...]
     if nonce.startswith("-") and "." in nonce:  # the removal of a child
         return (effect._replace(pair=nonce[1:].partition(".")[0]),)
     minute, stamp = effect.minute, minute_of(new)
-    if nonce.startswith(tallies.ROLLUP_NONCE_PREFIX):
+    if nonce.startswith(tallies.ROLLUP_NONCE_PREFIX):  # the rollup may add long after the minute that it stamps
         stamp = minute if stamp is None or stamp > minute + _ROLLUP_AHEAD_MAX else stamp
         return (effect._replace(minute=stamp),)
     stamp = booking_minute(stamp, minute)
@@ -142,7 +145,7 @@ def _tally_effects(effect: Effect, new: Image, old: Image) -> tuple[Effect, ...]
 def _child_effects(declared: CounterIndex, record: Record, counters: Sequence[Counter], id_: str) -> tuple[Effect, ...]:
     """Returns 1 for a new child, or -1 and the pair name for a removed child. A tombstone is not a child.
 
-    An imported child is booked as an import of the day on which it was made. The removal of such a child is traffic.
+    An imported child is booked as an import of the day on which it was made. Its removal is not booked as an import.
     """
     name, change, minute = event_name(record), record["dynamodb"], declared.minute_made(record)
     is_child = name != REMOVE and TOMBSTONE not in change["NewImage"]
@@ -160,7 +163,7 @@ def _child_effects(declared: CounterIndex, record: Record, counters: Sequence[Co
 
 @dataclass
 class SegmentRun(Run):
-    """A run that writes one segment for each minute. Entries of closed minutes go to the current minute."""
+    """A run that writes one segment for each minute. Entries of judged minutes go to the current minute."""
 
     bytes: int = 0  # of the entries, before compression
     minutes: set[int] = field(default_factory=set)
@@ -176,8 +179,8 @@ class SegmentRun(Run):
                 continue
             self.metered_changes[effect.counter] += effect.expected != 0 and effect.day < 0  # imports are not traffic
             if effect.minute <= self.context.last_unbookable_minute:
-                effect = effect._replace(minute=self.context.open_minute, pair="")
-            if self.context.is_drift_exempt:
+                effect = effect._replace(minute=self.context.open_minute, pair="")  # the judge pairs near minutes
+            if self.context.is_drift_exempt:  # nobody judges the other half
                 effect = effect._replace(observed=effect.expected)
             key = (effect.minute, effect.counter, effect.id, effect.pair, effect.day)
             if key not in self.sums:
@@ -199,7 +202,7 @@ class SegmentRun(Run):
         return written
 
     def segments(self) -> dict[int, list[JournalEntry]]:
-        """Returns the entries by minute, without entries of 0. Merges both halves of a removal, if the run has both."""
+        """Returns the entries by minute, without entries of 0. Two halves of a removal in one sum need no pair name."""
         sums: dict[tuple[int, str, str, str, int], list[int]] = defaultdict(lambda: [0, 0])
         for counter, id_, minute, expected, observed, pair, day, _ in self.sums.values():
             sum_ = sums[minute, counter, id_, "" if expected == observed else pair, day]

@@ -1,10 +1,10 @@
 """Stream records take effect exactly once: the effect and the checkpoint commit in one transaction.
 
 Lambda delivers a record at least once, and may cut batches differently after a failure. A consumer reads its checkpoint
-in the stream shard and skips the records up to the checkpoint. It folds the other records into runs (fold.py), and
-commits each run on condition that the checkpoint has not moved. If the checkpoint has moved, another invocation applied
-records, so the consumer reads the checkpoint again. If the consumer cannot apply a record, the record becomes a dead
-letter (dead_letters.py) and delays no other record.
+in the stream shard, skips the records up to the checkpoint, and folds the records after it into runs (fold.py). Each
+run commits on condition that the checkpoint has not moved. If it has moved, another invocation applied records, and the
+consumer reads the checkpoint once more. If the consumer cannot apply a record, the record becomes a dead letter
+(dead_letters.py) and delays no other record.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from .fold import BatchContext, Run, StreamConsumer
 from .lineage import Checkpoint
 from .record import CounterIndex, PoisonRecordError, Record, created_s
 
-CHECKPOINT_READS_MAX = 8  # each move of the checkpoint is progress of another invocation, so few records are left
+CHECKPOINT_READS_MAX = 8  # in a batch: each repetition follows a move of the checkpoint by another invocation
 RESERVE_S = 5.0  # before the timeout no run begins: a transaction takes 10 ms, and up to 3 s of retries if it conflicts
 
-Answer = dict[str, Any]  # {"state": {}, "batchItemFailures": [{"itemIdentifier": the first record that is left}]}
+Answer = dict[str, Any]  # {"state": {}, "batchItemFailures": [{"itemIdentifier": the sequence number from `apply`}]}
 
 
 class Handler:
@@ -67,7 +67,7 @@ class Handler:
         """
         with observe.metrics():
             records = event.get("Records") or []
-            if not records:  # the end of a window without records
+            if not records:  # the end of a tumbling window without records
                 return {"state": {}, "batchItemFailures": []}
             shard = event.get("shardId")
             if not isinstance(shard, str) or not shard:
@@ -107,9 +107,9 @@ class Batch:
         self.consumer = self.handler.consumer
 
     def apply(self, records: Sequence[Record]) -> str | None:
-        """Applies the records after the checkpoint. Returns the sequence number of the first that is left, if any."""
+        """Applies the records after the checkpoint. Returns the sequence number of the first record left, if any."""
         store, numbered = self.call.store, fold.by_sequence(records)
-        first, closed = next(iter(numbered.values())), -1  # -1: each minute takes entries
+        first, last_unbookable = next(iter(numbered.values())), -1  # -1: each minute takes entries
         failed: str = first["dynamodb"]["SequenceNumber"]
         made_s: float | None = None
         with suppress(PoisonRecordError):
@@ -117,12 +117,12 @@ class Batch:
         try:
             all_counted = self.handler.fingerprints.all_counted(self.handler.declared)
             for _ in range(CHECKPOINT_READS_MAX):
-                # Each try reads in this order: minutes may have closed, and `_prefetch` must follow the checkpoint.
+                # If another invocation writes after these reads, the checkpoint moves, and the run does not commit.
                 if self.consumer.needs_watermark:
-                    closed = watermark.ensure_begun(self.call, made_s).last_unbookable_minute(store.settings)
+                    last_unbookable = watermark.ensure_begun(self.call, made_s).last_unbookable_minute(store.settings)
                 checkpoint = Checkpoint.of(get(store.client, store.settings.ledger_table, self._key))
                 self._prefetch(numbered.values())
-                context = BatchContext(self.table, self.shard, store.settings.minute_of(clock.now_s()), closed)
+                context = BatchContext(self.table, self.shard, store.settings.minute_of(clock.now_s()), last_unbookable)
                 try:
                     applied = int(checkpoint.sequence or -1)  # as numbers, because "9" is after "10" as a string
                     left = [record for number, record in numbered.items() if number > applied]
@@ -137,17 +137,18 @@ class Batch:
         return failed
 
     def _prefetch(self, records: Iterable[Record]) -> None:
-        """Reads what the effects of these records depend on; by default nothing. `apply` first reads the checkpoint. If
-        the checkpoint has moved when the run commits, `apply` reads both a second time."""
+        """Reads what the effects of these records depend on; by default nothing. `apply` reads the checkpoint first. If
+        the checkpoint has moved when a run commits, `apply` reads both once more."""
 
     def _apply(
         self, records: Sequence[Record], all_counted: CounterIndex, context: BatchContext, checkpoint: Checkpoint
     ) -> str | None:
-        """Commits run by run. If the time runs out or the store is busy, returns the first record that is left.
+        """Commits run by run. If the time runs out or the store is busy, returns the first unapplied record's number.
 
-        The bookkeeper also books counters that are not declared any more, because it may have booked one half of a
-        change. If DynamoDB rejects a run, or conflicts outlast the retries, the next run has half as many records, down
-        to the poison record alone. Raises ConditionFailedError, StoreRefusedError.
+        The bookkeeper (`needs_watermark`) also books counters that are not declared any more, because it may have
+        booked the other half of a change. If DynamoDB rejects a run, or conflicts outlast the retries of a run with
+        several tallies, the next run has half as many records. If DynamoDB rejects a run of one record, the record
+        becomes a dead letter. Raises ConditionFailedError, StoreRefusedError.
         """
         consumer, records_max = self.consumer, len(records)
         declared = all_counted if consumer.needs_watermark else self.handler.declared

@@ -233,5 +233,5 @@ def _writes(
     effects = consumer.effects(declared, table, record)
     has_lost_half = any(effect.minute < resume_minute for effect in effects)
     run = consumer.run(number, context._replace(table=table, is_drift_exempt=has_lost_half))
-    run.add([effect._replace(minute=context.minute, pair="") for effect in effects])  # pairs are of near minutes
+    run.add([effect._replace(minute=context.minute, pair="") for effect in effects])  # the judge pairs near minutes
     return run.writes(call, declared)

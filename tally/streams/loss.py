@@ -104,8 +104,6 @@ def loss_of_discarded(settings: Settings, marker: str, consumer: str, made_s: in
 
 
 def _resume_minute(settings: Settings, consumer: str, until_s: float) -> int:
-    """Returns the first minute without halves of lost changes; 0 if only the rollup lost records.
-
-    The other half of a lost record is booked at most two minutes after the minute in which the record was made.
-    """
+    """Returns the first minute without halves of lost changes; 0 if only the rollup lost records. The other half of a
+    lost record is booked at most two minutes after the minute in which the record was made."""
     return settings.minute_of(until_s) + COMMIT_GRACE + 2 if consumer == BOOKKEEPER else 0

@@ -3,8 +3,8 @@
     {"eventName": "INSERT", "dynamodb": {"SequenceNumber": "111", "ApproximateCreationDateTime": 1700000000.0,
      "Keys": {…}, "NewImage": {"PK": {"S": …}, …}, "OldImage": {…}}, "eventSourceARN": …}
 
-The functions do not validate a record first, so a read takes microseconds. If a record lacks what a function needs, the
-function raises one of MALFORMED_ERRORS, and the record becomes a dead letter.
+These functions do not validate a record first, so a read takes microseconds. If a record lacks what they need, the read
+raises one of MALFORMED_ERRORS, and the record becomes a dead letter.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Image = Mapping[str, Any]
 INSERT, MODIFY, REMOVE = "INSERT", "MODIFY", "REMOVE"
 MALFORMED_ERRORS = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 SHOWN_CHARACTERS_MAX = 64  # of a wrong value, in the reason of a dead letter
-CREATED_S_MAX = keys.MINUTE_MAX  # epoch seconds: in the year 2286, as if a minute lasted a second
+CREATED_S_MAX = keys.MINUTE_MAX  # epoch seconds, in the year 2286
 TRUE_ATTRIBUTE = {"BOOL": True}
 AMOUNT_LIMIT = 10**38  # DynamoDB stores numbers of 38 digits
 CHANGES, SOON = "changes", "soon"  # of a batch's receipt: changes that committed with it, and changes to be rolled up
@@ -46,7 +46,7 @@ class CounterIndex:
         self.minute_s, self.by_name = minute_s, dict(counters)
         # By the prefix of the partition key: the start of the children's sort keys, and the counter.
         self.children: dict[str, list[tuple[str, Counter]]] = {}
-        self._tallies: dict[str, list[tuple[str, str, Counter]]] = {}  # by prefix, too: first and last key of shards
+        self._tallies: dict[str, list[tuple[str, str, Counter]]] = {}  # by prefix: first and last key of the shards
         for counter in counters.values():
             if counter.items is not None:
                 continue  # a recount judges its number (team/scan_state.py), not the journal

@@ -192,10 +192,8 @@ _cached: tuple[str, float, int | None] | None = None
 
 
 def advance(store: Store, shards: StreamShards, before: Watermark, now_s: float) -> StreamsSnapshot:
-    """Reads how far the consumers have come, sends the heartbeats, and stores what is proven.
-
-    `before`: the watermark that an earlier sweep wrote, and that is not too fresh.
-    """
+    """Reads how far the consumers have come, sends the heartbeats, and stores what is proven. `before`: the watermark
+    that an earlier sweep wrote, and that is not too fresh."""
     item, started_s = before.item, store.clock()
     streams = read_streams(store, shards, now_s)
     # At `visible_s`, readers see all that the rollup had written when this sweep read the checkpoints.
@@ -282,9 +280,7 @@ def _stream_arns(settings: Settings) -> str:
 
 def oldest_dead_letter_s(store: Store, consumer: str, table: str = "") -> int:
     """Returns when the record of a consumer's oldest dead letter was made; NOTHING_LOST_S: there is no dead letter.
-
-    `table`: only dead letters of this table; empty: of all tables.
-    """
+    `table`: only dead letters of this table; empty: of all tables."""
     start = keys.dead_letter_prefix(consumer)
     of_consumer = store, store.settings.ledger_table, keys.DEAD_LETTER_KEY, start, f"{start}~"
     for item in queries.partition_items(*of_consumer) if table else queries.query(*of_consumer, Limit=1):

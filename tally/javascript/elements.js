@@ -34,8 +34,9 @@ export const define = (tally) => {
   style.replaceSync(STYLE);
   const shown = new Set();
   // The last answer for each number, by `counter:id`, and for each like, by `counter:id user`. `began`: when the read
-  // began. `moves`: the counted changes that the number lacks. `failed`: why Tally refused the last change.
+  // began. `moves`: the counted changes that the number lacks. `failed`, `error`: why the last change or read failed.
   const answers = new Map();
+  // `waits`: the changes that wait. `refreshing`, `frame`: scheduled calls. `timer`, `rereadS`: when to read once more.
   let waits, refreshing, frame, timer, rereadS;
 
   const answerOf = (of) => answers.get(of) ?? answers.set(of, { moves: [] }).get(of);
@@ -73,11 +74,12 @@ export const define = (tally) => {
     const values = await tally.values(ofs, { fresh }).catch(() => []);
     values.forEach(({ value, as_of, error }, index) => {
       const last = answerOf(ofs[index]);
-      // A read that began later was answered first.
+      // An answer of a later read came before this answer.
       if (last.began > began) return;
       last.error = error;
       // If a read fails, the last number stays.
       if (value == null) return;
+      // The number has a change that counted before the read began, unless the change is after `as_of`.
       const moves = last.moves.filter((move) => move.began > began || as_of * 1000 < move.at);
       Object.assign(last, { began, value, moves });
     });
@@ -96,7 +98,8 @@ export const define = (tally) => {
     render();
   };
 
-  // Reads these elements, or else all that are live or lack a counted change. Then reads again while there are such.
+  // Reads these elements, or else all live elements and all elements whose number lacks a counted change. While there are
+  // live elements or such numbers, reads once more after a pause.
   const poll = async (elements) => {
     const behind = () => all(({ number }) => answerOf(number).moves.length);
     clearTimeout(timer);
@@ -125,7 +128,6 @@ export const define = (tally) => {
     if (!answers.has(of)) return;
     const last = answerOf(of);
     const { state, answer } = outcome ?? {};
-    // The detail of a problem document, if the change was refused.
     last.failed = answer?.detail;
     if (state === "counted") {
       const { present, changed = true } = answer;
@@ -287,7 +289,7 @@ export const define = (tally) => {
     if (isNew) viewing = { atS, watchedS: 0, longestS: 0, films: new Set(), numbers: new Set() };
     viewings.set(target, viewing);
     if (viewing.source !== source) {
-      // An element whose number changed after it counted waits for a new source. A start at 0 s resets `watchedS`.
+      // `elements` have counted. They count once more only for a new source. A start at 0 s resets `watchedS`.
       Object.assign(viewing, { source, atS, elements: new WeakSet(), watchedS: atS < 1 ? 0 : viewing.watchedS });
       viewing.films.add(film);
     }
@@ -295,6 +297,7 @@ export const define = (tally) => {
     viewing.longestS = Math.max(viewing.longestS, target.duration || 0);
     const stepS = atS - viewing.atS;
     viewing.atS = atS;
+    // A longer step is a seek.
     if (stepS > 0 && stepS < 2) viewing.watchedS += stepS;
     shown.forEach((element) => element.play?.(target, viewing));
   };

@@ -48,12 +48,12 @@ class Alarm:
 # Missing data. IGNORE: the alarm keeps its state, because silence of the sweep or of a consumer does not mean that all
 # is well. The alarms `sweep` and `iterator-age` report such silence, and have MISSING. Without data, these two turn to
 # INSUFFICIENT_DATA, which notifies the topic. A new stack begins in this state without a notification; BREACHING would
-# notify. `drift` is a query of a line for each counter, and AWS sets a line without data to OK.
+# notify. `drift` is a query with a line for each counter. AWS sets a line without data to OK, whatever the alarm says.
 DRIFT = Alarm(
     "drift", "Stored numbers have differed from accepted changes for 5 checked minutes", TODAY, 0, 1, _Missing.IGNORE
 )
-# One stuck shard sets this alarm off, because no minute is judged without proof from every shard. `iterator-age` would
-# not show a disabled mapping, or a shard that nobody reads: Lambda reports one age for all shards of a function.
+# One stuck shard sets this alarm off, because the metric needs proof from every shard. `iterator-age` would not show a
+# disabled event source mapping, or a shard that nobody reads: Lambda reports one age for all shards of a function.
 WATERMARK_AGE = Alarm(
     "watermark-age",
     "A stream consumer is stuck or behind: no proof of progress in every shard for over 10 minutes",
@@ -92,7 +92,7 @@ HOLDS = Alarm("holds", "Expired holds could not be released for 5 minutes", TODA
 FAILING = Alarm("5xx", "Over 1 % of the HTTP requests have failed for 10 minutes", AT_ONCE, 1, 2)
 LATENCY = Alarm("latency", "One HTTP request in a hundred has taken over a second for 10 minutes", AT_ONCE, 1000, 10)
 THROTTLES = Alarm("throttles", "DynamoDB has throttled more than one write a second for 5 minutes", AT_ONCE, 60, 5)
-# Strangers' requests cost money. Tally answers them without an error, so no other alarm goes off.
+# Strangers' requests cost money. Tally answers them without an error, so no alarm on errors goes off.
 TRAFFIC = Alarm(
     "traffic",
     "HTTP requests have been over four fifths of what the busiest route allows, for 10 minutes",
@@ -124,7 +124,7 @@ EDGE_REFUSING = Alarm("edge-4xx", "CloudFront has refused over half of the reque
 EDGE_BLOCKING = Alarm(
     "edge-blocked", "AWS WAF has refused over 10,000 requests in 5 minutes, twice in a row", TODAY, 10_000, 2
 )
-# The metric has only answers of the new code. Otherwise failing old code would stop the deploy that corrects it.
+# The metric has only calls of the new code. Otherwise failing old code would stop the deploy that corrects it.
 NEW_CODE = Alarm("new-code", "Newly deployed code fails: at least two calls in a minute", AT_ONCE, 1, 1)
 ALARMS = tuple(value for value in list(vars().values()) if isinstance(value, Alarm))
 
@@ -186,8 +186,8 @@ def count_subscribers_statement(topic: sns.Topic) -> iam.PolicyStatement:
 class AlarmTopic(Construct):
     """The topic that every alarm notifies when it goes off and when it is over.
 
-    KMS does not encrypt the topic: alarms cannot publish with AWS's own key, and a customer key has a monthly price. A
-    message has an alarm's name and a number, and travels over TLS only.
+    KMS does not encrypt the topic: alarms cannot publish to a topic with AWS's own key, and a customer key has a price.
+    A message has an alarm's name and a number, and travels over TLS only.
     """
 
     topic: sns.Topic
@@ -195,7 +195,7 @@ class AlarmTopic(Construct):
     def __init__(self, scope: Construct, id: str, *, names: Names, email: str | None) -> None:
         super().__init__(scope, id)
         self.topic = sns.Topic(self, "Topic", display_name="Tally", enforce_ssl=True)
-        # Without this statement, alarms of the account could not publish to the topic.
+        # The policy that enforces TLS replaces SNS's default policy, by which alarms of the account may publish.
         self.topic.add_to_resource_policy(
             iam.PolicyStatement(
                 sid="AlarmsOfThisAccount",
@@ -210,11 +210,11 @@ class AlarmTopic(Construct):
             self.topic.add_subscription(subscriptions.EmailSubscription(email))
 
     def grant_read_alarms(self, alias: lambda_.Alias) -> None:
-        """Let a function read the states of the stack's alarms, which it recognises by their topic."""
+        """Let a function read the states of the alarms with the stack's prefix, and the number of the subscribers."""
         function, role = alias.version.lambda_, alias.role
         assert isinstance(function, lambda_.Function)
         assert isinstance(role, iam.Role)
-        function.add_environment("TALLY_ALARM_TOPIC", self.topic.topic_arn)
+        function.add_environment("TALLY_ALARM_TOPIC", self.topic.topic_arn)  # only this Tally's alarms notify it
         alarms = Stack.of(self).format_arn(
             service="cloudwatch",
             resource="alarm",

@@ -49,13 +49,13 @@ class Tally(Construct):
         tally.grant_count(checkout)
 
     Names and logical ids follow the construct's path in the stack. CDK leaves the id `Default` out of a path, so a
-    construct with this id has the names of a TallyStack. Each construct has about 240 of the 500 resources of a stack.
+    construct with this id has the names of a stage's stack. Each Tally has about 240 of the 500 resources of a stack.
     """
 
     tables: Tables
     api: http.HttpApi
     functions: dict[str, lambda_.Alias]
-    """The functions that other functions may invoke, by their names in the client."""
+    """The functions that other functions may invoke, by their names in the client: all that do not serve strangers."""
     alarm_topic: sns.Topic
     url: str
     """The address of the API for callers."""
@@ -76,8 +76,8 @@ class Tally(Construct):
 
         `keep_data`: whether tables and users outlive the stack and are protected from deletion. If False, options have
         the defaults of the stage dev. `tables`: your tables whose items counters count, by their names in
-        `counters.py`. `given`: options by the names of their fields (tally/cdk/options.py). Only TallyStack passes
-        `options`, which it has read from the context, and `bundle`.
+        `counters.py`. `given`: options by the names of their fields (tally/cdk/options.py). Only the stack of a stage
+        passes `options`, which app.py reads from the context, and `bundle`, whose cache folder app.py chooses.
 
         Raises OptionsError, and ConfigurationError for wrong declarations.
         """
@@ -96,9 +96,9 @@ class Tally(Construct):
         """The counters that a function may change in its own transactions, by the function's path and the variable."""
         self._declarations = declarations
         self._team_tables = TeamTables(self, tables, declarations)
-        app = Stage.of(self)
-        assert app is not None
-        self._build(bundle or Bundle(LAMBDAS, declarations, options.likers_visible, cache_folder=Path(app.outdir)))
+        assembly = Stage.of(self)
+        assert assembly is not None
+        self._build(bundle or Bundle(LAMBDAS, declarations, options.likers_visible, cache_folder=Path(assembly.outdir)))
         check_quotas(self)
 
     def grant(self, grantee: iam.IGrantable, functions: Iterable[str] | None = None) -> iam.Grant:
@@ -164,7 +164,7 @@ class Tally(Construct):
             instead = "give variable=… here, and the same to from_environment(variable=…)"
             raise OptionsError(f"{path} already counts with another Tally by {variable}: {instead}")
         self._claimed_variables.add((path, variable))
-        Construct(function, marker)  # so that another Tally finds the variable taken
+        Construct(function, marker)  # an empty child, which shows another Tally that the variable is taken
         return True
 
     def _build(self, bundle: Bundle) -> None:
@@ -237,11 +237,11 @@ class Tally(Construct):
         self._output("DashboardName", monitoring.dashboard_name, "The dashboard, in CloudWatch")
 
     def _configure_console(self, api: Api) -> None:
-        """Gives the functions the console's settings. These name the API, which is made after the functions."""
+        """Gives the functions the console's settings, after the API was made, because some settings name the API."""
         stack, stage = Stack.of(self), self._options.stage
-        known = {"stage": stage, "stack": self._names.stack, "region": Aws.REGION, "sign_in": api.sign_in}
-        config = stack.to_json_string({**known, "try_it": False, "docs": self._options.docs_url})
-        client = api.users.console_client.user_pool_client_id if api.users else ""
+        place = {"stage": stage, "stack": self._names.stack, "region": Aws.REGION, "docs": self._options.docs_url}
+        config = stack.to_json_string({**place, "sign_in": api.sign_in, "try_it": False})
+        client = api.users.console_client.user_pool_client_id if api.users else ""  # "": no user pool
         for module, routes in self._declarations.routes_by_function.items():
             self._functions.add_variables(module, console_variables(module, routes, config, client))
 

@@ -32,8 +32,8 @@ from .team_tables import TeamTables
 # 1,769 MB is a whole CPU. If a million tallies change in a minute, the judge takes seconds and up to 500 MB. In dev,
 # fewer tallies change, and the sweep mostly waits.
 SCHEDULED_MEMORY_MB, SCHEDULED_MEMORY_DEV_MB = 1769, 512
-SCHEDULED_AGE_MAX = Duration.seconds(60)  # the least that Lambda takes; after it, the next run is due
-# A function with a route of this throttle or more is busy: it starts from a snapshot, and a canary tries new code.
+SCHEDULED_AGE_MAX = Duration.seconds(60)  # Lambda drops an older event, because the next run is due; AWS's lower bound
+# A function that uses tables and has a route of this throttle is busy: it starts from a snapshot, and gets a canary.
 BUSY_PER_S = 500
 LOG_RETENTION = logs.RetentionDays.ONE_MONTH
 ALIAS = "live"
@@ -44,15 +44,15 @@ class Functions(Construct):
     """The functions, by the name of their handler's module, each behind its alias `live`."""
 
     aliases: dict[str, lambda_.Alias]
-    """The functions that serve operations. Other Lambda functions may invoke those that do not serve strangers."""
+    """The functions that serve operations, also to strangers."""
     consumers: dict[str, lambda_.Alias]
     writers: list[lambda_.Alias]
-    """The functions whose writes the consumers read: the functions of operations, and the sweep, which releases
+    """The functions whose writes the consumers read: functions of operations that write, and the sweep, which releases
     holds."""
     background: dict[str, lambda_.Alias]
     """The functions whose failure no caller sees: the consumers and the scheduled functions."""
     busy: dict[str, lambda_.Alias]
-    """The serving functions with a busy route: see BUSY_PER_S."""
+    """The busy functions that serve operations: see BUSY_PER_S."""
     version: str
     """The version of the code, as in `GET /health`."""
     surroundings: Surroundings
@@ -118,7 +118,7 @@ class Functions(Construct):
 
     def _add_serving_function(self, module: str, routes: Sequence[Route]) -> lambda_.Alias:
         """Adds a function whose callers wait. A busy function starts from a snapshot, because a cold start takes a
-        second. A function that needs no table is not busy: it serves the beacon's script, which browsers cache."""
+        second. The function without tables is not busy: it serves the beacon's script, which browsers cache."""
         options, share = self._options, self._options.log_sampling
         # Powertools logs everything in this share of the invocations, and otherwise only warnings and errors.
         sampling = {"POWERTOOLS_LOG_LEVEL": "WARNING"} if share < 1 else {}
@@ -156,9 +156,9 @@ class Functions(Construct):
             timeout_s=SCHEDULED_TIMEOUT_S,
             memory_mb=SCHEDULED_MEMORY_MB if self._options.keeps_data else SCHEDULED_MEMORY_DEV_MB,
             environment=deployment.schedule_variables(schedule, self.surroundings),
-            reserved=1 if self._options.reserved_concurrency else None,  # a run ends before the next begins
+            reserved=1 if self._options.reserved_concurrency else None,  # enough: a run ends before the next begins
         )
-        if schedule.inspected_streams:
+        if schedule.inspected_streams:  # the sweep, which also writes heartbeats and spot-checks the team's items
             assert isinstance(alias.role, iam.Role)
             alias.role.add_to_policy(self._tables.read_streams_statement(schedule.inspected_streams))
             self._team_tables.grant_read_streams(alias.role)
@@ -235,7 +235,8 @@ class Functions(Construct):
 
 
 class FunctionRole(iam.Role):
-    """The role of one function, with an inline policy: another policy would be one more of a stack's 500 resources."""
+    """The role of one function. All grants go into its inline policy, because CDK's default, a policy as a resource of
+    its own, would take one more of a stack's 500 resources."""
 
     def __init__(self, scope: Construct, id: str, *, description: str) -> None:
         self._allowed = iam.PolicyDocument()
@@ -252,7 +253,7 @@ class FunctionRole(iam.Role):
 
 
 def policy_statements(tables: Tables, needs: Iterable[Need]) -> list[iam.PolicyStatement]:
-    """Returns the fewest statements that allow `needs`: actions on the same table and prefixes share a statement."""
+    """Returns statements that allow `needs`. Actions on the same table and prefixes of partition keys share one."""
     prefixes: dict[tuple[Table, str], set[str]] = {}
     for need in needs:
         prefixes.setdefault((need.table, need.action), set()).add(need.prefix)

@@ -86,7 +86,7 @@ class Monitoring(Construct):
         self._add_caller_section()
         self._add_stream_sections()
         self._add_machinery_sections()
-        sections = self._facade.created_monitorings()
+        sections = self._facade.created_monitorings()  # before further sections, which the dashboard does not show
         self._add_alarms_without_widgets()
         self._add_dashboard(sections)
 
@@ -111,7 +111,7 @@ class Monitoring(Construct):
             dashboard.add_widgets(*section.widgets())
 
     def _add_alarms_without_widgets(self) -> None:
-        """Adds the alarms whose metrics no widget shows.
+        """Adds the alarms whose metrics no widget shows, in sections that the dashboard lacks.
 
         One `drift` alarm covers all counters and sends a mail for each counter, so unrepaired drift of one counter does
         not hide drift of another (docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/Acting_Alarm_Changes.html).
@@ -126,7 +126,7 @@ class Monitoring(Construct):
         if any(counter.notifies for counter in self._counters.values()):
             oldest = own.of_stack(observe.OLDEST_EVENT, "Maximum")
             groups["Events"] = [self._with_alarm(oldest, alarms.EVENTS)]
-        seconds = TRAFFIC_SHARE * metrics.FIVE_MINUTES.to_seconds()
+        seconds = TRAFFIC_SHARE * metrics.FIVE_MINUTES.to_seconds()  # at the busiest route's full throttle
         requests = metrics.aws_metric(api.api, "Count", period=metrics.FIVE_MINUTES, label="requests")
         refused = api.throttled_requests.metric(period=metrics.FIVE_MINUTES, statistic="Sum", label="refused")
         groups["Costly"] = [
@@ -146,7 +146,7 @@ class Monitoring(Construct):
     def _add_number_sections(self) -> None:
         own = self._metrics
         counted = own.by_counter(observe.COUNTED, of=self._counters).values()
-        with_sums = [metric.with_(label=f"{metric.label} ${{SUM}}") for metric in counted]  # of the time that is shown
+        with_sums = [metric.with_(label=f"{metric.label} ${{SUM}}") for metric in counted]  # SUM: over the shown time
         holds = own.of_stack(observe.HOLDS_NOT_RELEASED, "Maximum")
         self._add_section(
             "Drift",
@@ -200,7 +200,7 @@ class Monitoring(Construct):
             name: metrics.aws_metric(alias, "IteratorAge", "Maximum", period=metrics.FIVE_MINUTES, label=name)
             for name, alias in self._parts.functions.consumers.items()
         }
-        # A team's table may get no heartbeats. If nothing writes to the table, the missing metric is not a fault.
+        # Tally may not write heartbeats into a team's table. If nothing writes to the table, a missing age is no fault.
         quiet_age = replace(alarms.ITERATOR_AGE, missing_data=cloudwatch.TreatMissingData.NOT_BREACHING)
         age_alarms = {each.function: quiet_age if each.team_tables else alarms.ITERATOR_AGE for each in self._readers}
         lags = self._metrics.by_consumer(observe.WATERMARK_AGE, "Maximum")
@@ -225,13 +225,13 @@ class Monitoring(Construct):
 
     def _add_machinery_sections(self) -> None:
         writes = {name: metrics.throttled_writes(name, table) for name, table in self._tables.items()}
-        units = "ConsumedWriteCapacityUnits"
+        units_name = "ConsumedWriteCapacityUnits"
         self._add_section(
             "Throttles",
             "DynamoDB",
             {
                 "Writes throttled": [self._with_alarm(one, alarms.THROTTLES, of=name) for name, one in writes.items()],
-                "Write units": [metrics.aws_metric(one, units, label=name) for name, one in self._tables.items()],
+                "Write units": [metrics.aws_metric(one, units_name, label=name) for name, one in self._tables.items()],
             },
         )
         given_up = self._parts.failed_events.queue.metric_approximate_number_of_messages_visible(

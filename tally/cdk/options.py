@@ -20,24 +20,24 @@ from .option_parsers import OptionsError as OptionsError
 DEV = "dev"
 PROD_STAGE = "prod"  # a construct has the defaults of this stage if it keeps its data, else the defaults of dev
 STAGE, EDGE = "stage", "edge"
-"""Options that a construct does not take: of the stack of a stage, and of the second stack, with CloudFront."""
+"""Values of `belongs_to`: an option of the stack of a stage, or of the second stack, with CloudFront."""
 LOG_SAMPLING_DEFAULT = 0.05  # the share of the invocations that log successes, outside dev
-DEV_THROTTLE = 0.1  # low, because strangers can call a stage dev, too, and its account pays
+DEV_THROTTLE = 0.1  # a share of each route's throttle; low, because strangers can call a stage dev, too, and cost money
 EDGE_REGION = "us-east-1"  # CloudFront takes certificates and web ACLs only from here
-CLIENT_RATE_WINDOW_S = 300
+CLIENT_RATE_WINDOW_S = 300  # AWS WAF counts an address's requests in this time
 # Regions of AWS without Lambda SnapStart (Taipei, New Zealand), on 2026-11-23:
 # https://docs.aws.amazon.com/lambda/latest/dg/snapstart.html
 REGIONS_WITHOUT_SNAP_START = ("ap-east-2", "ap-southeast-6")
 
 
 def _option(read: parse.Parser, default: Any, belongs_to: str = "", name: str = "") -> Any:
-    """Declares an option. `belongs_to`: "" if a construct takes it. `name`: in the context, if not in camel case."""
+    """Declares an option. `belongs_to`: "" if a construct takes it. `name`: in the context ("": in camel case)."""
     return field(default=default, metadata={"read": read, "belongs_to": belongs_to, "name": name})
 
 
 @dataclass(frozen=True)
 class Options:
-    """The options of one deployment. Immutable. "" or None, and 0 days of logs: the option is not given."""
+    """The options of one deployment. "", () or None, and 0 days of `edge_logs`: the option is not given."""
 
     stage: str = _option(parse.stage, DEV, STAGE)
     """The end of the stack's name, without `aws`, `amazon` or `cognito`. Each stage but `dev` keeps its tables and
@@ -95,7 +95,7 @@ class Options:
     allows the account."""
     max_reads: int | None = _option(parse.whole(100, 10**7), None)
     """The most read units a second, as `max_writes`."""
-    # At least 10: the two streams of a new stack have eight shards, and each needs an invocation of its own.
+    # At least 10: the two streams of a new stack have eight shards, each shard needs an invocation, and some are spare.
     reserved_concurrency: int | None = _option(parse.whole(10, 10_000), None)
     """Invocations at once that are reserved for each stream consumer, 10 to 10,000. The sweep gets one."""
     strangers_concurrency: int | None = _option(parse.whole(0, 10_000), None)
@@ -106,8 +106,8 @@ class Options:
     """The hours for which a retry with the same key is recognised, 24 to 168. Without it: 24. A counter's
     `receipt_days` overrides it."""
     snap_start: bool = _option(parse.yes_no, None)
-    """Whether the functions that callers wait for start from snapshots, at about $2 a month each. Lambda has none in
-    Taipei and New Zealand."""
+    """Whether busy functions, which have a route of 500 requests a second or more, start from snapshots, at about $2 a
+    month each. Lambda has none in Taipei and New Zealand."""
     canary: bool = _option(parse.yes_no, None)
     """Whether new code of a busy function first gets a tenth of the calls. If it fails, the old code gets all."""
     throttle: float = _option(parse.matching(r"1|0?\.(?!0+$)[0-9]{1,3}", "a share up to 1, as 0.1", float), None)
@@ -133,7 +133,7 @@ class Options:
     thresholds."""
     restored: str = _option(parse.restored_times, "", name="tables")
     """The restored tables of the stack, as `tally restore` prints them: `Tally-prod-20261122T103000`. One for each
-    stage, between commas. For a construct: `20261122T103000`."""
+    stage, between commas. For a construct, only the time: `20261122T103000`."""
     backup_to: str = _option(parse.vault, "")
     """The ARN of a vault of AWS Backup, in another region or account, for a daily copy of the tables."""
 
@@ -176,8 +176,8 @@ class Options:
         return self.cdn_certificate_arn or self.certificate_arn
 
     def check_region(self, region: str | None, account: str | None = None) -> None:
-        """Raise OptionsError if the region has no snapshots, if the certificate is of another region, or if the vault
-        is in the same region and account. None: the region or account is not known."""
+        """Raise OptionsError if the region lacks snapshots that are wanted, if the certificate is of another region, or
+        if the vault is in the same region and account. None: not known, and not checked."""
         if region in REGIONS_WITHOUT_SNAP_START and self.snap_start:
             raise OptionsError(f"Lambda has no SnapStart in {region}: give snapStart=false")
         if region and self.certificate_arn and region != self.region:
@@ -206,7 +206,7 @@ class Options:
         """Read and check the arguments of a construct. Raises OptionsError."""
         stage = PROD_STAGE if keep_data else DEV
         given_names = {each.name: each.name for each in fields(cls) if not each.metadata["belongs_to"]}
-        if given.get("restored"):  # the parser expects a context's form, which names the stage of each time
+        if given.get("restored"):  # the parser expects times as in a context, where each has the name of its stage
             given = {**given, "restored": f"Tally-{stage}-{given['restored']}"}
         return cls._parse(given, given_names, "{} is not an option of Tally: there are keep_data,", stage=stage)
 
@@ -231,7 +231,7 @@ class Options:
                     values[option.name] = option.metadata["read"](texts[option.name])
             except OptionsError as error:
                 raise OptionsError(f"{given_names[option.name]} {error}") from None
-        values["restored"] = values.get("restored", {}).get(values.get("stage", DEV))
+        values["restored"] = values.get("restored", {}).get(values.get("stage", DEV))  # this stage's, of times by stage
         options = cls(**{name: value for name, value in values.items() if value is not None})
         for warm, most in (("warm_writes", "max_writes"), ("warm_reads", "max_reads")):
             if (values.get(warm) or 0) > (values.get(most) or 10**7):
@@ -251,7 +251,7 @@ def _context_name(option: Field[Any]) -> str:
 
 
 def _text(name: str, value: object) -> str:
-    """Returns a value as text, because `-c` gives only text."""
+    """Returns a value as the text that `-c` would give, which parsers take."""
     match value:
         case None:
             return ""
@@ -300,7 +300,7 @@ def _check_combinations(given: Mapping[str, str], given_names: Mapping[str, str]
 def _check_edge(options: Options, given_names: Mapping[str, str]) -> None:
     """Refuse certificates that CloudFront refuses."""
     server_option = "cdn_certificate_arn" if options.cdn_certificate_arn else "certificate_arn"
-    client_arn = options.cdn_client_certificate_arn or options.edge_certificate_arn
+    client_arn = options.cdn_client_certificate_arn or options.edge_certificate_arn  # no client certificate: no error
     for option, arn in ((server_option, options.edge_certificate_arn), ("cdn_client_certificate_arn", client_arn)):
         name, partition, region = given_names[option], arn.split(":")[1], arn.split(":")[3]
         if partition != "aws":

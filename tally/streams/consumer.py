@@ -117,7 +117,7 @@ class Batch:
         try:
             all_counted = self.handler.fingerprints.all_counted(self.handler.declared)
             for _ in range(CHECKPOINT_READS_MAX):
-                # If another invocation writes after these reads, the checkpoint moves, and the run does not commit.
+                # The checkpoint is read before `_prefetch`: if another invocation then writes, the run does not commit.
                 if self.consumer.needs_watermark:
                     last_unbookable = watermark.ensure_begun(self.call, made_s).last_unbookable_minute(store.settings)
                 checkpoint = Checkpoint.of(get(store.client, store.settings.ledger_table, self._key))

@@ -38,7 +38,7 @@ ROLLUP, BOOKKEEPER, ITEMS = "rollup", "bookkeeper", "items"
 COUNTS, RECEIPTS = "counts", "receipts"
 Lineage = tuple[str, ...]  # ids: of a leaf, then of the shards before the leaf, the newest first
 PEEK_EMPTY = 5  # empty answers of GetRecords after which a shard counts as empty; records may follow an empty answer
-PEEKED_MAX = 20  # answers after which a shard counts as unread, even if all records were of expired receipts
+PEEKED_MAX = 20  # answers of GetRecords after which a shard counts as unread, even if all were of expired receipts
 
 
 class Checkpoint(NamedTuple):
@@ -137,8 +137,8 @@ class StreamsSnapshot:
         return self.listed_s - minutes * self.store.settings.minute_s
 
     def _rollup_caught_up(self, table: str, leaf: Lineage) -> bool:
-        """Returns whether the rollup has passed each record that the bookkeeper noted, unless the stream dropped it."""
-        dropped_s = self._before_s(RETENTION_MARGIN) - STREAM_RETENTION_S
+        """Returns whether the rollup has passed the newest record that the bookkeeper noted in a leaf's lineage."""
+        dropped_s = self._before_s(RETENTION_MARGIN) - STREAM_RETENTION_S  # the stream has dropped older records
         for id_ in leaf:
             rollup, bookkeeper = (self._checkpoint(consumer, table, id_) for consumer in (ROLLUP, BOOKKEEPER))
             note = bookkeeper.note if bookkeeper.through_s >= dropped_s else ""

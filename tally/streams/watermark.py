@@ -65,7 +65,7 @@ class Watermark:
     written_s: float = 0
 
     def last_complete_minute(self, settings: Settings) -> int:
-        """Returns the last minute whose entries are all in segments; -1: there is no watermark."""
+        """Returns the last closed minute, whose entries are all in segments; -1: there is no watermark."""
         complete_s = self.journal_complete_s - CLOCK_SKEW * settings.minute_s
         return settings.minute_of(complete_s) - COMMIT_GRACE - 1 if self.journal_complete_s else -1
 
@@ -120,7 +120,7 @@ class Watermark:
         return None if self.judged < 0 else (self.judged + 1) * settings.minute_s
 
     def is_too_fresh(self, settings: Settings, now_s: float) -> bool:
-        """Returns whether a sweep has just written this watermark: writes that it proves may not be visible yet."""
+        """Returns whether a sweep has just written this watermark, so writes that it proves may not be visible."""
         return abs(now_s - self.written_s) < VISIBILITY_DELAY * settings.minute_s
 
 

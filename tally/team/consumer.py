@@ -191,7 +191,7 @@ class ItemsRun(Run):
             if before != now:  # if the number moves up before its items, it is too high until the items follow
                 noted.move(change.counter, change.made_s, *_split_by_sign(-moved))
             if change.scan is not None and change.scan.covers(change.counter, value.group):
-                noted.recount_attribute = change.scan.team_number_attribute
+                noted.scan_attribute = change.scan.team_number_attribute
 
     def _note_of(self, change: ItemChange, value: Contribution) -> TeamNumberNote:
         self._move(change, value, 0)  # a move of 0, so that `writes` updates the item of the tally

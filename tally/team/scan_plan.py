@@ -27,27 +27,25 @@ class ScanPlan:
     """A sample of a table, and the estimates for the whole table."""
 
     recount: Recount
-    only_groups: tuple[str, ...] = ()
-    """The only groups that the scan counts; empty: all groups."""
-    sets_numbers: bool = False
-    """Whether the scan sets the numbers."""
-    units_per_s_max: int = 0
-    """How many units a second the scan may take; 0: no limit."""
+    only_groups: tuple[str, ...] = ()  # the only groups that the scan counts; empty: all groups
+    sets_numbers: bool = False  # whether the scan sets the numbers
+    units_per_s_max: int = 0  # how many units a second the scan may take; 0: no limit
     items_read: int = 0  # in the sample, as all numbers that follow
     items_counting: int = 0
-    writes: int = 0  # that add these items
+    writes: int = 0  # that add these items and store the position of the scan
     packs: int = 0  # transactions of these writes
     items_lacking: int = 0
-    """Items whose keys fit, but that count for nothing: they lack an attribute, or `where` does not hold."""
+    """Items that may count by their keys, but lack an attribute, have other values than `where`, or amount to 0."""
     groups: set[str] = field(default_factory=set)
     faults: Multiset[str] = field(default_factory=Multiset)
     examples: dict[str, str] = field(default_factory=dict)  # by the kind of the fault
 
     def __post_init__(self) -> None:
+        # An open scan that is stored nowhere. Without an open scan, `pack` leaves out every item.
         scan = Scan(self.recount.counter.name, 1, self.recount.counter.items_digest, self.only_groups, closed=False)
         scanning, seen = replace(self.recount, scan=scan), dict[str, object]()
         for _ in range(SAMPLE_PLACES):
-            page = random_items(scanning, ITEMS_PER_PLACE)
+            page = random_items(scanning, ITEMS_PER_PLACE)  # two places may have the same items
             new = [item for item in page if seen.setdefault(str(scanning.key_of(item)), item) is item]
             for pack in scanning.pack(new):
                 self.packs += 1
@@ -62,7 +60,7 @@ class ScanPlan:
                     self.examples.setdefault(result.kind, example)
                 elif result is None:
                     self.items_lacking += self.recount.items_declaration.may_count(item)
-                elif not result.is_reserved:
+                elif not result.is_reserved:  # the item with the team's number counts in a reserved group
                     self.items_counting += 1
 
     @property
@@ -90,7 +88,7 @@ class ScanPlan:
 
     @property
     def write_units(self) -> int:
-        """The write units in Tally's tables."""
+        """The write units in Tally's tables. A transaction that sets up to GROUPS_MAX numbers also checks the scan."""
         units_per_number, numbers = SET_WATCHED_UNITS if self.recount.counter.watch else SET_UNITS, self.numbers_to_set
         return 2 * self.extrapolate(self.writes) + units_per_number * numbers + 2 * -(-numbers // GROUPS_MAX)
 
@@ -100,11 +98,11 @@ class ScanPlan:
         numbers_per_transaction = 1 if self.recount.counter.watch else GROUPS_MAX
         transactions = self.extrapolate(self.packs) + -(-self.numbers_to_set // numbers_per_transaction)
         seconds = self.read_units * UNIT_BYTES / 2**20 * MB_S + transactions * TRANSACTION_S
-        capacity = half_of_provisioned_reads(self.recount)
+        reads_per_s_max = half_of_provisioned_reads(self.recount)
         if self.units_per_s_max:
             seconds = max(seconds, (self.read_units + self.write_units) / self.units_per_s_max)
-        elif capacity:
-            seconds = max(seconds, self.read_units / capacity)
+        elif reads_per_s_max:
+            seconds = max(seconds, self.read_units / reads_per_s_max)
         return max(1, round(seconds))
 
     def lines(self) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """Spot checks of counters of items: the sweep recounts random groups.
 
-A sweep chooses groups and recounts their items. When the consumer has passed the end of this scan, a later sweep
-compares the recounts with the numbers. A difference is drift. A check of more than `spot_check_units` is abandoned.
+A sweep chooses groups and recounts their items in a scan. After the consumer has passed the end of this scan, a later
+sweep compares the recounts with the numbers. A difference is drift. If the scan of a check takes more than
+`spot_check_units`, the sweep abandons the check.
 """
 
 from __future__ import annotations
@@ -22,14 +23,12 @@ from .recounts import Recount
 
 GROUPS_MAX = 5  # in one check
 SAMPLE_ITEMS = 20  # read at a random place, to choose their groups
-ABANDON_AFTER = 60  # minutes until a check is abandoned, because a stalled consumer does not pass the scan's end
+ABANDON_AFTER = 60  # minutes from the start of a check; later, a stalled consumer has not passed the scan's end
 
 
 def run_spot_checks(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: float) -> dict[str, int]:
-    """Continues or starts the check of each counter, until `until_s` on the store's clock.
-
-    Returns how many groups were compared, and how many numbers were wrong.
-    """
+    """Continues or starts the check of each counter, until `until_s` on the store's clock. Returns how many groups were
+    compared, and how many numbers were wrong."""
     results = {"groups_checked": 0, "groups_wrong": 0}
     for counter in counters.values():
         if counter.items is None or counter.items.group_by is not None or not store.settings.spot_check_units:
@@ -63,6 +62,7 @@ def _check(recount: Recount) -> Iterator[bool]:
                 recount.remove_stale(group)
             yield difference.excess != 0
         recount.close()
+    # The sweep that begins a check also ends its scan. If the scan has not ended, that sweep has failed.
     elif not scan.ended_s or now_s > scan.began_s + ABANDON_AFTER * store.settings.minute_s:
         recount.close()
 

@@ -1,13 +1,14 @@
-"""The consumer stores the number that a team keeps in the tally item of the count, so that one read returns both.
+"""The consumer copies the team's number into the tally item of the count, so that one read returns both numbers.
 
     tally item -> team_number, up#time, down#time
     WATCHED#bucket, digest -> counter, target, at, low, high, since, rule
 
-`team_number`: its value in the newest record. `up#…` and `down#…`: by how much the number may be too low or too high
-because of the changes in one stretch of time: the number may lag behind these changes, or have moved before them.
-`WATCHED` lists the groups that team/watch.py checks; `low`, `high`, `since` and `rule` are of its checks.
+`team_number`: its value in the newest record of the team's item. `up#…` and `down#…`: by how much the number may be too
+low or too high because of the changes in one stretch of time. The number may lag behind these changes, or have moved
+before them. `WATCHED` lists the groups that team/watch.py checks. `at`: when the group's newest record was made. The
+checks store `low`, `high`, `since` and `rule`.
 
-The name of a stretch has its end in seconds. So the name stays right if `within_s`, and with it the length of a
+The name of a stretch has its end in epoch seconds. So the name stays right if `within_s`, and with it the length of a
 stretch, changes.
 """
 
@@ -42,18 +43,18 @@ def stretch_s(counter: Counter) -> int:
 
 @dataclass
 class TeamNumberNote:
-    """What a run of records stores about the team's number of one group. `at_s`: when its newest record was made."""
+    """What a run of records stores about the team's number of one group. `at_s`: when the newest record was made."""
 
     team_number: Item | None = None
     """The number to store, or NO_NUMBER; None: no record of the run has the number, so the stored number stays."""
     moves: dict[str, int] = field(default_factory=dict)
     """By attribute (`up#…`, `down#…`), the amount to add to its stretch."""
     at_s: int = 0
-    recount_attribute: str = ""
+    scan_attribute: str = ""
     """The attribute in which an open scan stores the team's number; empty: no scan is open."""
 
     def move(self, counter: Counter, made_s: float, up: int, down: int) -> None:
-        """Notes by how much the number may be too low (`up`) and too high (`down`) for a while."""
+        """Notes by how much the number may be too low (`up`) and too high (`down`) because of a record at `made_s`."""
         length_s = stretch_s(counter)
         end_s = (int(made_s) // length_s + 1) * length_s
         self.at_s = max(self.at_s, int(made_s))
@@ -63,7 +64,7 @@ class TeamNumberNote:
 
     def extend(self, update: dict[str, Any]) -> dict[str, Any]:
         """Returns the update of a tally item, extended by this note."""
-        names = filter(None, (TEAM_NUMBER, self.recount_attribute)) if self.team_number is not None else ()
+        names = filter(None, (TEAM_NUMBER, self.scan_attribute)) if self.team_number is not None else ()
         return items.extend_update(update, sets=dict.fromkeys(names, self.team_number or NO_NUMBER), adds=self.moves)
 
 
@@ -103,10 +104,10 @@ def expired_stretches(item: Mapping[str, Any], since_s: float) -> list[str]:
 
 
 def merged_stretches(item: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, int], Sequence[str]]]:
-    """If an item has more than STRETCHES_MAX stretches, merges the oldest. Yields the new values and the old names.
+    """Merges the oldest stretches up, or down, if an item has more than STRETCHES_MAX. Yields new values and old names.
 
-    After a merge, the bounds stay wide for longer. Without it, the item would grow while a dead letter waits, because
-    no stretch expires until then, and DynamoDB bills each write by the whole item.
+    After a merge, the bounds stay wide for longer. Without merges, the item would grow while a dead letter waits or a
+    scan runs, and no stretch expires. DynamoDB bills each write by the whole item.
     """
     for start in (UP, DOWN):
         names = _stretches(item, start)

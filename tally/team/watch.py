@@ -26,7 +26,7 @@ BOUNDS_WINDOW_S = 600  # the checks of so many seconds are intersected; later, t
 
 
 def check_numbers(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: float) -> int:
-    """Checks the listed groups, until `until_s` on the store's clock. Returns how many it checked."""
+    """Checks the groups on the list, until `until_s` on the store's clock. Returns how many it checked."""
     checked = 0
     watching = {name: counter for name, counter in counters.items() if counter.watch}
     passed = {name: _passed_s(store, counter) for name, counter in watching.items()}
@@ -37,7 +37,7 @@ def check_numbers(store: Store, counters: Mapping[str, Counter], now_s: float, u
         if passed.get(name):
             check_group(store, watching[name], listed, passed[name], now_s)
             checked += 1
-        elif name in watching:  # the items are not counted. A scan may take hours, so keep their tally items small
+        elif name in watching:  # there is no count to compare with, perhaps for hours. Keep the tally item small
             tally_key = tallies.key(watching[name], listed["target"]["S"], 0)
             _compact(store, tally_key, queries.get(store.client, store.settings.counts_table, tally_key))
     return checked
@@ -50,7 +50,7 @@ def _listed_groups(store: Store) -> Iterator[Item]:
 
 
 def check_group_now(store: Store, counter: Counter, group: str, now_s: float) -> None:
-    """Checks one group now, if the group is listed. In any other group, nothing has changed since the last check."""
+    """Checks one group now, if there is a count. In a group that is not listed, nothing has changed since its check."""
     listed = queries.get(store.client, store.settings.ledger_table, team_numbers.watch_key(counter.name, group))
     passed_s = _passed_s(store, counter)
     if listed and passed_s:
@@ -93,35 +93,39 @@ def _passed_s(store: Store, counter: Counter) -> int:
 
 
 def check_group(store: Store, counter: Counter, listed: Item, passed_s: int, now_s: float) -> None:
-    """Checks one group, and notes its drift, but not if another process or a new record changes the group meanwhile."""
+    """Checks one group, and stores its bounds and its drift. Stores nothing if another process or the consumer changes
+    the row or the listed group after they were read. `listed`: the group's item on the list."""
     assert counter.watch is not None
     target, table = listed["target"]["S"], store.settings.ledger_table
     tally_key = tallies.key(counter, target, 0)
     row = rows.read_row(store, counter.name, target)
     item = queries.get(store.client, store.settings.counts_table, tally_key)
     key, expected = {name: listed[name] for name in ("PK", "SK")}, {"at": items.int_attribute(listed, "at")}
-    since_s, rule = passed_s - counter.watch.within_s, f"{counter.watch.within_s} {counter.watch.same_transaction}"
+    since_s = passed_s - counter.watch.within_s  # number and items agree on every change from before this time
+    rule = f"{counter.watch.within_s} {counter.watch.same_transaction}"
     bounds = excess_bounds(counter, item, passed_s)
     if bounds is None or (expected["at"] <= since_s and team_numbers.uncertainty(item, since_s) == (0, 0)):
-        low, high = bounds or (0, 0)  # the bounds are final, so the group leaves the list until its next record
+        low, high = bounds or (0, 0)  # final bounds, or no number: the group leaves the list until its next record
         writes = [{"Delete": items.with_expected({"TableName": table, "Key": key}, expected)}]
     else:
-        low, high, since = intersect_bounds(listed, *bounds, now_s, rule)
-        checked: items.Values = {"low": low, "high": high, "since": since, "rule": rule}
+        low, high, first_check_s = intersect_bounds(listed, *bounds, now_s, rule)
+        checked: items.Values = {"low": low, "high": high, "since": first_check_s, "rule": rule}
         writes = [items.update_write(table, key, checked, expected=expected)]
     excess = low if low > 0 else high if high < 0 else 0  # the part of the excess that the bounds prove
     minute = store.settings.minute_of(now_s)
     if excess != row.drift:
-        if not counter.watch.same_transaction or excess == 0:  # the bounds allow for `within_s`, so confirm at once
+        # Bounds that allow for `within_s` prove drift at once. With the same transaction, the consumer may have passed
+        # one of its two records. So the row gets one value a minute, and the drift is confirmed after some minutes.
+        if not counter.watch.same_transaction or excess == 0:
             writes.append(rows.recount_write(store, row, excess, now_s))
-        elif minute > row.last_minute:  # one value a minute, so that drift is confirmed after some minutes
+        elif minute > row.last_minute:
             writes.append(rows.drift_write(store, row, excess, now_s, minute))
     if try_commit(store, writes):
         _compact(store, tally_key, item, team_numbers.expired_stretches(item, since_s))
 
 
 def _compact(store: Store, tally_key: Item, item: Item, expired: Sequence[str] = ()) -> None:
-    """Removes expired stretches (team_numbers.py) from a tally item. If no stretch expired, merges old stretches."""
+    """Removes the attributes `expired` (`up#time`, `down#time`) from a tally item. If none expired, merges old ones."""
     table = store.settings.counts_table
     if expired:
         try_commit(store, [items.remove_attributes_write(table, tally_key, expired)])
@@ -133,25 +137,21 @@ def _compact(store: Store, tally_key: Item, item: Item, expired: Sequence[str] =
 
 def excess_bounds(counter: Counter, item: Mapping[str, Any], passed_s: float) -> tuple[int, int] | None:
     """Returns the bounds of the excess of the team's number, by its tally item; None: the item has no team number.
-
-    `passed_s`: the time up to which the count includes every record, epoch seconds.
-    """
+    `passed_s`: the time up to which the count includes every record, epoch seconds."""
     assert counter.watch is not None
     if "N" not in item.get(TEAM_NUMBER, {}):
         return None
     excess = items.int_attribute(dict(item), TEAM_NUMBER) - tallies.stored_number(counter, item, 0)
     if counter.watch.same_transaction:
         return excess, excess
-    up, down = team_numbers.uncertainty(item, passed_s - counter.watch.within_s)
-    return excess - down, excess + up
+    too_low, too_high = team_numbers.uncertainty(item, passed_s - counter.watch.within_s)
+    return excess - too_high, excess + too_low
 
 
 def intersect_bounds(listed: Item, low: int, high: int, now_s: float, rule: str) -> tuple[int, int, int]:
     """Returns the intersection of a check's bounds with the stored bounds, and when its first check was, epoch seconds.
-
-    `rule`: the declaration that the check used. If the intersection is empty, or the first check is older than
-    BOUNDS_WINDOW_S or had another `rule`, this check is the new first check.
-    """
+    `rule`: the fields of Watch that the check used. If the intersection is empty, or the first check is older than
+    BOUNDS_WINDOW_S or had another `rule`, this check is the new first check."""
     since = items.int_attribute(listed, "since") if listed.get("rule") == {"S": rule} else 0
     if since and now_s - since < BOUNDS_WINDOW_S:
         highest_low = max(low, items.int_attribute(listed, "low"))

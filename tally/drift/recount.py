@@ -27,7 +27,7 @@ class Recount:
 
     `unproven_reason`: why the recount is not exact; empty if it is exact. `shards`: the tally's items after the count.
     `minute`: of the last sweep before the recount, or earlier (-1: not set). `newest_repair`: the name of the last
-    repair before the recount. The recount proves nothing if an edit is on a later minute, or if a repair is newer."""
+    repair before the recount. An edit in `minute` or later, or a newer repair, refutes the recount."""
 
     tally: int
     children: int

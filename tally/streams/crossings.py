@@ -1,7 +1,7 @@
-"""The thresholds that a number crosses between the old and the new image of the one item that has the number.
+"""Finds the thresholds that a number crosses between the old and the new image of the one item that has the number.
 
-Upwards, a number crosses a threshold when it reaches the threshold; downwards, when it falls below the threshold. A
-percentage is of the ceiling of its image. So if an override changes the ceiling, the number may cross a percentage.
+Upwards, a number crosses a threshold when it reaches the threshold; downwards, when it falls below the threshold. Each
+image has its own ceiling, so a number may cross a percentage only because an override changes the ceiling.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SEQUENCE_DIGITS = 40  # the most digits that a sequence number of DynamoDB has
 
 
 class ImageNumber(NamedTuple):
-    """An image of a tally item, and the `start` of its number: the number of an image without the attribute."""
+    """An image of a tally item. `start`: the number if the image lacks the counter's attribute."""
 
     image: Image
     start: int
@@ -48,9 +48,9 @@ def crossings_between(
     notify: Notify, old: int, new: int, ceilings: tuple[int | None, int | None] = (None, None)
 ) -> list[Crossing]:
     """Returns the crossings of a move from `old` to `new`, in the order of the move. Each percentage is one crossing.
-    Any other threshold is one crossing, even if both `at` and `every` declare the threshold.
+    Another threshold is one crossing, even if both `at` and `every` declare it, unless a crossed percentage equals it.
 
-    `ceilings`: the ceilings of `old` and of `new`. No number reaches a percentage of a ceiling of 0 or less.
+    `ceilings`: of `old` and of `new`; None: no ceiling. No number reaches a percentage of a ceiling of 0 or less.
     """
     found = {(one.threshold, one.declaration.get("percent")): one for one in _each_crossing(notify, old, new, ceilings)}
     of_percent = {threshold for threshold, percent in found if percent}
@@ -72,6 +72,7 @@ def _each_crossing(notify: Notify, old: int, new: int, ceilings: tuple[int | Non
         )
         up = after is not None and new >= after
         if (before is not None and old >= before) != up:
+            # If the new ceiling is 0 or less, the event shows the threshold by the old ceiling.
             yield Crossing(after or before or 0, up, {"percent": percent, "limit": ceilings[1] or 0})
 
 
@@ -82,7 +83,7 @@ def events_of_record(
     assert counter.notify is not None
     assert counter.has_version, "the number has several items"
     before, value = old.value(counter), new.value(counter)
-    # If one image has no ceiling, the ceiling of the other image is used for both.
+    # If one image has no ceiling, the ceiling of the other image is used for both; if neither has, the declared one.
     known = [one for one in (_ceiling(counter, old.image), _ceiling(counter, new.image)) if one is not None]
     ceilings = (known[0], known[-1]) if known else (counter.ceiling, counter.ceiling)
     crossings = crossings_between(counter.notify, before, value, ceilings)
@@ -110,14 +111,14 @@ def crossing_event(
 
 
 def _ceiling(counter: Counter, image: Image) -> int | None:
-    """Returns the ceiling of an image; None if the image has no ceiling, as before the first number of a period.
+    """Returns the ceiling of an image; None if the tally of a period has no number and no valid copy of an override.
 
-    If an image has a number and no copy of an override, its ceiling is the declared one, because the counter had no
-    `limit_overrides`. If the copy is marked as stale, the ceiling in the copy is used.
+    If an image has a number and no copy, its ceiling is the declared one, because the counter had no `limit_overrides`
+    when the number was written. If an image has a number and a stale copy, its ceiling is that of the copy.
     """
     if not counter.limit_overrides:
         return counter.ceiling
-    override = image.get(OVERRIDE, {}).get("S", STALE_COPY_PREFIX)
+    override = image.get(OVERRIDE, {}).get("S", STALE_COPY_PREFIX)  # a missing copy counts as stale
     if counter.period is not None and override.startswith(STALE_COPY_PREFIX) and counter.attribute not in image:
         return None
     return limits.parse_limits(counter, image).ceiling

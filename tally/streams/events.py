@@ -1,7 +1,7 @@
 """Events of thresholds. The ledger keeps each event until the bus has the event, and for KEPT_S more.
 
-    EVENT#partition, epoch ms#name -> detail                 not sent yet
-    SENT#partition, epoch ms#name -> detail, expiration      the bus has it
+    EVENT#partition, epoch ms#id -> detail                 not sent yet
+    SENT#partition, epoch ms#id -> detail, expiration      the bus has it
 
 The bookkeeper writes an event with its checkpoint, then sends the event. The sweep sends what the bookkeeper did not.
 If a process dies between sending and noting an event, the sweep sends the event a second time, with the same id.
@@ -32,7 +32,7 @@ UNSENT, SENT = "EVENT", "SENT"
 PARTITIONS = 4  # a partition takes 1,000 events a second
 PAGE_SIZE = 50  # events of each partition that `newest_events` reads at a time
 KEPT_S = 9 * 24 * 3600  # after an event was sent, as long as the journal
-ENTRIES_MAX = 10  # EventBridge's limit for one PutEvents; with ids of 1,024 bytes, 10 events have 40 of its 256 KB
+ENTRIES_MAX = 10  # EventBridge's limit for one PutEvents, which also takes 256 KB; 10 events have 40 KB at most
 SOURCE, DETAIL_TYPE = "tally", "Threshold crossed"
 
 
@@ -77,7 +77,7 @@ class Bus:
         return self.make_client()
 
     def put(self, events: Sequence[Event]) -> list[str]:
-        """Sends at most ENTRIES_MAX events once. Returns for each event why the bus refused it; empty: accepted."""
+        """Sends at most ENTRIES_MAX events once. Returns for each event why it was not accepted; empty: accepted."""
         entries = [
             {
                 "EventBusName": self.name, "Source": SOURCE, "DetailType": DETAIL_TYPE,
@@ -96,10 +96,10 @@ class Bus:
 def send(store: Store, bus: Bus, events: Iterable[Event], until_s: float) -> dict[str, int]:
     """Sends events until `until_s`, on the store's clock. Returns how many were sent, and how many the bus refused.
 
-    The bus may refuse one event and accept the other events. Raises what botocore's errors map to, if the ledger fails.
+    The bus may refuse one event and accept the other events. Raises the errors of `try_commit` if the ledger fails.
     """
-    left, sent, refused = iter(events), 0, list[str]()
-    while store.clock() < until_s and (chunk := list(islice(left, ENTRIES_MAX))):
+    remaining, sent, refused = iter(events), 0, list[str]()
+    while store.clock() < until_s and (chunk := list(islice(remaining, ENTRIES_MAX))):
         reasons = bus.put(chunk)
         accepted = [event for event, reason in zip(chunk, reasons, strict=True) if not reason]
         map_in_threads(partial(_mark_sent, store), accepted)
@@ -119,10 +119,8 @@ def _mark_sent(store: Store, event: Event) -> None:
 
 
 def send_unsent(store: Store, bus: Bus, now_s: float, until_s: float) -> dict[str, int]:
-    """Sends the events that the bookkeeper has not sent, as `send` does.
-
-    `oldest_event_s`: the age of the oldest event that is left.
-    """
+    """Sends the events that the bookkeeper has not sent. Returns what `send` returns, and `oldest_event_s`: the age in
+    seconds of the oldest event that is still not sent; 0: there is no such event."""
     before_ms = int((now_s - store.settings.minute_s) * 1000)  # the bookkeeper may be sending younger events
     sent = send(store, bus, _unsent(store, f"{before_ms:014}"), until_s)
     oldest = min((event.at_ms for event in _unsent(store, SORT_KEY_MAX, Limit=1)), default=now_s * 1000)
@@ -130,7 +128,7 @@ def send_unsent(store: Store, bus: Bus, now_s: float, until_s: float) -> dict[st
 
 
 def _unsent(store: Store, high: str, **more: Any) -> Iterator[Event]:
-    """Yields the unsent events up to the sort key `high`, the oldest first. `Limit`: of each partition, at most."""
+    """Yields unsent events up to the sort key `high`, the oldest first: all, or at most `Limit` of each partition."""
     read = queries.partition_items if "Limit" not in more else queries.query
     partitions = [read(store, store.settings.ledger_table, one, high=high, **more) for one in _partitions(UNSENT)]
     return map(_event, merge(*partitions, key=_sort_key))
@@ -156,5 +154,5 @@ def _sort_key(item: Item) -> str:
 
 
 def _event(item: Item) -> Event:
-    at_ms, _, name = _sort_key(item).partition("#")
-    return Event(name, int(at_ms), json.loads(item["detail"]["S"]))
+    at_ms, _, id_ = _sort_key(item).partition("#")
+    return Event(id_, int(at_ms), json.loads(item["detail"]["S"]))

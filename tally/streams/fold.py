@@ -18,7 +18,7 @@ from ..dynamo.transactions import Write
 from .events import Event
 from .record import MALFORMED_ERRORS, CounterIndex, PoisonRecordError, Record, created_s, goes_to_rollup, heartbeat_key
 
-DEAD_LETTERS_MAX = 25  # in a run: each is first put into S3, and the consumer checks its deadline only between runs
+DEAD_LETTERS_MAX = 25  # in a run, because each is first put into S3, and no deadline is checked within a run
 DeadLetter = tuple[str, Record, str]  # the sequence number of a record that cannot be applied, the record, and why
 BUCKETS = 16  # partitions of a minute of the journal: each takes the segments of 1,000 records a second
 
@@ -58,7 +58,7 @@ class BatchContext(NamedTuple):
     @property
     def open_minute(self) -> int:
         """The minute on which entries of unbookable minutes are booked: the current minute. If the clock is slow, the
-        second minute after the last unbookable minute, because the judge may be reading the first minute after it."""
+        second minute after `last_unbookable_minute`, because the judge may be reading the minute before."""
         return max(self.minute, self.last_unbookable_minute + 2)
 
 
@@ -72,9 +72,9 @@ class Run(ABC):
     records: int = 0  # how many
     sums: dict[tuple[Any, ...], Effect] = field(default_factory=dict)
     dead_letters: list[DeadLetter] = field(default_factory=list)
-    newest_record_s: float | None = None  # when the last record was made; None: no record has a time
-    heartbeat: str = ""  # the key of the newest heartbeat
-    newest_for_rollup: str = ""  # the sequence number of the newest record that the rollup gets, too
+    newest_record_s: float | None = None  # when the last record with a valid time was made; None: no record has one
+    heartbeat: str = ""  # the key of the newest heartbeat; empty: the run has no heartbeat
+    newest_for_rollup: str = ""  # the sequence number of the newest record that the rollup, too, must pass (lineage.py)
     metered_changes: Multiset[str] = field(default_factory=Multiset)  # for the metric, by counter, without imports
     events: list[Event] = field(default_factory=list)
     """Events of crossed thresholds. An event commits with the run, or before the run with its level (levels.py). The
@@ -114,7 +114,7 @@ class StreamConsumer:
     name: str
     read: Mapping[str, Callable[[CounterIndex, Record], Sequence[Effect]]]
     run: Callable[[str, BatchContext], Run]  # makes an empty run that begins with this sequence number
-    needs_watermark: bool = False  # whether it must know which minutes are judged: only the bookkeeper
+    needs_watermark: bool = False  # True for the bookkeeper, which books nothing on judged minutes
 
     def effects(self, declared: CounterIndex, table: str, record: Record) -> Sequence[Effect]:
         """Returns what a record does. Raises PoisonRecordError if the record is to become a dead letter."""
@@ -152,7 +152,7 @@ def next_run(
         except PoisonRecordError as error:
             reason = error.detail
         has_room = run.has_room_for_dead_letter if reason is not None else not effects or run.has_room_for(effects)
-        if run.records and not has_room:
+        if run.records and not has_room:  # an empty run takes any record, so that the consumer gets on
             break
         if reason is not None:
             run.dead_letters.append((sequence_number, record, reason))

@@ -1,7 +1,7 @@
 """The rollup: it adds spilled changes, from their receipts and children, to their tallies.
 
-The rollup stamps the tally with the minute that the bookkeeper books the receipt or the child on, so both halves meet.
-On the tally it also notes the amount that it added for the receipts of each day (maintenance/rebuild.py).
+The rollup stamps the tally with the minute on which the bookkeeper books the receipt or child, so both halves meet. On
+the tally it also notes how much it added for the receipts of each day, so a rebuild finds the receipts that it lost.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def receipt_effects(
     image: Image,
     day: int | None = None,
 ) -> tuple[Effect, ...]:
-    """Returns the amounts of a receipt, on its booking minute. `day`: the effects' day; None: the day of the stamp."""
+    """Returns the amounts of a receipt, on its booking minute. `day`: the day in the effects; None: the day of `at`."""
     stamped = minute_of(image)
     if stamped is None:
         raise PoisonRecordError(f"at cannot be {image.get('at', 'missing')}")
@@ -77,7 +77,7 @@ def receipt_effects(
 
 def read_count(declared: CounterIndex, record: Record) -> Sequence[Effect]:
     """Returns 1 for a spilled child, on the minute of its record."""
-    if event_name(record) != INSERT:
+    if event_name(record) != INSERT:  # a child that replaces a tombstone does not spill
         return ()
     image = record["dynamodb"]["NewImage"]
     if image.get("rollup") != TRUE_ATTRIBUTE or TOMBSTONE in image:
@@ -88,13 +88,13 @@ def read_count(declared: CounterIndex, record: Record) -> Sequence[Effect]:
     if not counters:
         refuse_orphan(image)
     for counter in counters:
-        if not counter.may_roll_up or counter.max_shards == 1:  # a spilled child never goes to the first shard
+        if not counter.may_roll_up or counter.max_shards == 1:  # the rollup does not write the first shard (shard_of)
             raise PoisonRecordError(f"the rollup does not add to {counter.name}, as it is declared now")
     return tuple(Effect(counter.name, id_, declared.minute_made(record), 1) for counter in counters)
 
 
 def refuse_orphan(image: Image) -> None:
-    """Raises PoisonRecordError for a spilled child that no counter counts. An item of the team is not a child."""
+    """Raises PoisonRecordError for a spilled child that no counter counts. An item without both marks is the team's."""
     if image.get("rollup") == TRUE_ATTRIBUTE and CREATED_AT in image:
         raise PoisonRecordError("no declared counter counts this child")
 
@@ -108,10 +108,10 @@ def shard_of(counter: Counter, context: BatchContext) -> int:
 
 @dataclass
 class TallyRun(Run):
-    """A run that adds to tallies. An item takes one minute, so the run ends before a tally would need a second one.
+    """A run that adds to tallies. A write stores one minute in a tally, so a tally's second minute needs another run.
 
-    Around midnight a write has notes of two days, because writers' clocks differ. Notes of other days need another run.
-    """
+    Around midnight a write has notes of two days, because writers' clocks differ. Days further apart need another run,
+    because a write removes old notes."""
 
     days: dict[tuple[str, str], dict[int, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
     """By tally and day, the amount for the receipts of the day, or for children (day -1)."""
@@ -137,6 +137,7 @@ class TallyRun(Run):
         return super().has_room_for_dead_letter and len(self.sums) + len(self.dead_letters) < ITEMS_MAX
 
     def writes(self, call: Call, declared: CounterIndex) -> list[Write]:
+        """Returns the writes that add. The bookkeeper does not book a drift-exempt write, by its repair's nonce."""
         updates: list[Write] = []
         for effect in self.sums.values():
             counter = declared.by_name[effect.counter]

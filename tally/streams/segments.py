@@ -40,8 +40,8 @@ def segment_write(
 ) -> Write:
     """Returns the write of a segment. `name`: its table, stream shard and first sequence number, together unique."""
     columns: Sums = {}
-    halves = [entry[:5] for entry in sorted(entries) if entry.pair]
-    days: list[tuple[str, int, int]] = []
+    halves = [entry[:5] for entry in sorted(entries) if entry.pair]  # without the day
+    days: list[tuple[str, int, int]] = []  # of imports: counter, the entry's row in the columns, day
     for counter, id_, pair, expected, observed, day in sorted(entries):
         assert day < 0 or not pair, "a half has no day"
         if not pair:
@@ -52,9 +52,10 @@ def segment_write(
             expected_amounts.append(expected)
             observed_amounts.append(observed)
     parts = {"body": columns, "pairs": halves, "imports": days}
-    body = {name: items.compress(part) for name, part in parts.items() if part or name == "body"}
+    # `columns` reads `body` of every segment, so an empty `body` is stored, too.
+    compressed = {attribute: items.compress(part) for attribute, part in parts.items() if part or attribute == "body"}
     # The expiration has no seconds. If a batch is one visit, the access log would show whose visit came in that second.
-    values: items.Values = {**body, "expiration": end_of_day_s(int(now_s) + SEGMENT_KEPT_S)}
+    values: items.Values = {**compressed, "expiration": end_of_day_s(int(now_s) + SEGMENT_KEPT_S)}
     return items.put_write(settings.ledger_table, keys.key(f"SEGMENT#{minute}#{bucket}", name), values)
 
 

@@ -1,6 +1,7 @@
 """Kills runs of docs/examples/checkout.py and docs/examples/gateway.py at each of their lines.
 
-The checkout must sell or refund what it charged. The gateway must charge a team what the model was paid for.
+The checkout must sell or refund what it charged. The gateway must charge a team for the tokens that the
+model has used.
 
 Most runs are threads that die at a line. A dead thread calls neither Tally nor the payment provider nor the model.
 The last two tests run processes, which SIGKILL ends at a request to the store.
@@ -167,7 +168,6 @@ class Provider:
                 return False
             self.paid[order["order_id"]] = order["amount"]
             self.charged[order["order_id"]] += order["amount"]
-        self.processes.check_alive()
         return True
 
     def refund(self, order: dict[str, Any]) -> None:
@@ -190,7 +190,7 @@ class Model:
         self.processes.check_alive()
         if self.processes.chance.random() < 0.3:
             raise ModelError
-        self.processes.clock.now_s += self.processes.chance.choice((1, 1, 50, 300))
+        self.processes.clock.now_s += self.processes.chance.choice((1, 1, 50, 300))  # a hold lasts 120 s
         return self.answers.setdefault(request["id"], {"text": "x", "tokens": self.processes.chance.randint(1, 150)})
 
 
@@ -249,7 +249,8 @@ def make_trial(
 def test_every_charged_order_is_sold_or_refunded(
     make_trial: Callable[[str, int], Trial], seed: int, runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others buy both items or return them. 200 orders have every outcome, and die at every line of the handler."""
+    """Others buy both items or return them. The runs of 200 orders have every outcome, and die at every line
+    of the handler."""
     trial = make_trial("checkout", seed)
     processes, chance = trial.processes, trial.processes.chance
     outcomes = Sums[str]()
@@ -287,7 +288,7 @@ def test_a_team_is_charged_what_its_model_was_paid_for(
     make_trial: Callable[[str, int], Trial], seed: int, runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others use up the budget of the team, or give it back. A call may use more than it holds, and outlast its hold.
-    200 requests are answered or refused, and die at every line of the handler."""
+    200 requests are answered or refused, and their runs die at every line of the handler."""
     monkeypatch.setitem(
         counters.COUNTERS, "tokens", replace(counter_of_limits_page("TOKENS"), ceiling=200, period=None)
     )
@@ -520,7 +521,7 @@ class KilledRuns:
 def test_an_order_that_sigkill_interrupts_is_sold_or_refunded(
     make_trial: Callable[[str, int], Trial], engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trial, payments = make_trial("checkout", 0), tmp_path / "provider.jsonl"
+    trial, payments = make_trial("checkout", 0), tmp_path / "provider.jsonl"  # processes share no memory
     payments.touch()
 
     def paid_amount(order: dict[str, Any]) -> int:

@@ -1,6 +1,7 @@
 """Each operation requests exactly the access to tables that it declares, which is what its role grants.
 
-Without these tests only AWS would show a missing grant. CDK's `grant_write_data` does not grant `ConditionCheckItem`.
+Without these tests only AWS would show a missing grant. For example, CDK's `grant_write_data` does not grant
+`ConditionCheckItem`.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class Recorder:
             settings.ledger_table: Table.LEDGER,
             settings.salts_table: Table.SALTS,
         }
-        if not isinstance(store.client, SyncWire):  # a subclass calls `note` for the requests of a SyncWire
+        if not isinstance(store.client, SyncWire):  # test_team_numbers.RecordingWire calls `note` itself
             store.client.meta.events.register("provide-client-params.dynamodb", self._record)
 
     def _record(self, params: dict[str, Any], model: Any, **_: Any) -> None:
@@ -107,7 +108,7 @@ class Recorder:
 
 
 MUG_OF_ALICE: dict[str, Any] = {"counter": "stock", "id": "mug", "caller": "alice"}
-OLD_CALLS: dict[str, Any] = {**MUG_OF_ALICE, "counter": "calls", "id": "before"}  # of hold_before_redeclaration
+OLD_CALLS: dict[str, Any] = {**MUG_OF_ALICE, "counter": "calls", "id": "before"}  # for hold_before_redeclaration
 PAGE = "https://example.com/a"
 SECRET = "a-secret-of-22-characters-or-more"
 MISSING_HOLD = "1700000000-AAAAAAAAAAAAAAAA"
@@ -148,7 +149,8 @@ class World:
 
 
 def change_child(world: World) -> Scenario:
-    """Put and remove each child twice, with and without a key. Put children on other shards, and spill one child."""
+    """Put each child several times, then remove it: without a key, with new keys, and with used keys. Put children on
+    other shards, and spill one child."""
     world.post()
     suffix = world.operation.name.partition("_")[2]
     name_fields = {"child": ["name"], "mine": [], "anonymous": ["secret"]}[suffix]
@@ -188,8 +190,8 @@ def visit(world: World) -> Scenario:
 
 
 def increment(world: World) -> Scenario:
-    """Increment every counter, replay the increment, and send a batch. `contest` has one number left, and refuses the
-    second increment. Stock refuses more than an expired hold gives back."""
+    """Increment every counter, replay the increment, and send a batch. `contest` gives out its last number, and refuses
+    the second increment. Stock refuses more than an expired hold gives back."""
     for counter in world.counters:
         if counter.numbered and counter.floor is not None:
             last = {counter.attribute: {"N": str(counter.floor - (counter.delta or 0))}, "version": {"N": "1"}}
@@ -204,7 +206,7 @@ def increment(world: World) -> Scenario:
             world.invoke(event | {"amount": counter.delta or 1, "idempotency_key": key, "value": True})
         repeated = event | {"amount": counter.delta or 1, "idempotency_key": "again"}
         world.invoke({"batch": [repeated, repeated, {**repeated, "idempotency_key": "more"}]})
-    for amount in (-7, -8):  # of 1 that is free, and 4 of an expired hold
+    for amount in (-7, -8):  # 1 is free, and an expired hold gives 4 back: both are refused
         world.invoke({**MUG_OF_ALICE, "operation": "increment", "amount": amount, "idempotency_key": f"{amount}"})
 
 
@@ -223,7 +225,7 @@ def void(world: World) -> Scenario:
     """Void a change of each counter. For stock, an expired hold must be released first."""
     mug = {"id": "mug", "caller": "alice"}
     for counter in world.counters:
-        amount = 1 if counter.ceiling is None else -1
+        amount = 1 if counter.ceiling is None else -1  # so the void moves toward the limit
         entry = {"counter": counter.name, "id": "mug", "amount": counter.delta or amount}
         key = f"of-{counter.name}"
         world.prepare.direct("increment", **entry, idempotency_key=key, caller="alice")
@@ -294,8 +296,8 @@ def settle(world: World) -> Scenario:
 
 
 def change_hold(world: World) -> Scenario:
-    """Change holds to other amounts, beyond the limit, and to a longer time, with a replay. Change an expired hold, a
-    missing hold, and a hold whose new amount an expired hold must give back."""
+    """Change the amounts of holds, also to too high an amount, and their times, with a replay. Change an expired hold,
+    a missing hold, and a hold whose new amount an expired hold must give back."""
     holds_of = {counter.name: stock_and_hold(world.prepare, counter) for counter in HOLDABLE}
     late_holds = {counter.name: place_hold(world.prepare, 1, counter)["body"]["hold"] for counter in HOLDABLE}
     yield
@@ -316,8 +318,8 @@ def change_hold(world: World) -> Scenario:
 
 
 def void_hold(world: World) -> Scenario:
-    """Void committed holds twice. Void a hold that is not committed, a missing hold, and a hold whose void meets a
-    limit until a minute later."""
+    """Void committed holds twice. Void a hold that is not committed, a missing hold, and a hold whose void is
+    refused until another hold has expired."""
     committed = {counter.name: stock_and_hold(world.prepare, counter) for counter in HOLDABLE}
     uncommitted_holds = {counter.name: place_hold(world.prepare, 1, counter)["body"]["hold"] for counter in HOLDABLE}
     old_hold = hold_before_redeclaration(world.store)
@@ -350,7 +352,8 @@ def stock_and_hold(invoke: Invoke, counter: Counter = counters.STOCK) -> str:
 
 
 def hold_before_redeclaration(store: Store) -> str:
-    """Place a hold as when `calls` had a floor. The hold's release adds 4, and meets the ceiling after `fill_calls`."""
+    """Place a hold under a declaration of `calls` with a floor in place of the ceiling. The hold subtracts 4. So its
+    release or void adds 4, and meets the ceiling after `fill_calls`."""
     old_calls = replace(counters.CALLS, floor=-9, ceiling=None, notify=None)
     process = Call(replace(store, limit_cache={}))
     tally = periods.tally_id(old_calls, "before", time.time())
@@ -358,7 +361,8 @@ def hold_before_redeclaration(store: Store) -> str:
 
 
 def fill_calls(world: World) -> None:
-    """Bring `calls` to its ceiling. The last 4 are a hold. While this hold lasts, no older hold can be released."""
+    """Bring `calls` from -4, after the old hold, to its ceiling, with an increment and a new hold of 4. While the new
+    hold lasts, the old hold cannot be released."""
     event, amount = {**OLD_CALLS, "idempotency_key": "fill"}, counters.CALLS.ceiling or 0
     increment_answer = world.prepare({**event, "operation": "increment", "amount": amount})
     hold_answer = world.prepare({**event, "operation": "hold", "amount": 4, "ttl_s": 60})
@@ -451,7 +455,7 @@ def test_a_visit_beyond_a_ceiling_looks_for_expired_holds(
 
 
 class OneShard:
-    """Fake streams with one shard each, and without heartbeats."""
+    """Fake streams that have one shard each, and no records."""
 
     def list_shards(self, table: str) -> ShardTree:
         return {f"shardId-{table}": None}
@@ -492,7 +496,8 @@ WITH_CHILDREN = [counter for counter in counters.COUNTERS.values() if counter.co
 
 
 def remove_parents(store: Store) -> None:
-    """Remove two parents of each counter with children. The next sweep finds work for `a91f`, and ends `ended`."""
+    """Remove two parents of each counter with children. The next sweep removes children of `a91f`, and ends the
+    removal of `ended`."""
     call = Call(store, "alice")
     for counter in WITH_CHILDREN:
         if counter.parent_required:
@@ -536,11 +541,11 @@ def test_the_sweep_needs_exactly_what_its_schedule_declares(
     store.client.meta.events.register("after-call.dynamodb.BatchGetItem", write_first)
     store_with_bus = replace(store, settings=store.settings._replace(event_bus="bus"))
     result = Sweep(counters.COUNTERS, store_with_bus, OneShard(), Bus("bus", AcceptingBus))({}, LambdaContext())  # type: ignore[arg-type]
-    expected = {"events_sent": 1}  # the judge takes the minutes from 4 ago to 2 ago, and leaves one for late commits
-    expected |= {"released": len(HOLDABLE) + 1, "minutes": 3, "uneven": 2, "children_removed": 2 * len(WITH_CHILDREN)}
+    expected = {"events_sent": 1, "minutes": 3}  # the minutes from 4 ago to 2 ago; the last waits for late commits
+    expected |= {"released": len(HOLDABLE) + 1, "uneven": 2, "children_removed": 2 * len(WITH_CHILDREN)}
     expected["parents_removed"] = len(WITH_CHILDREN)
     assert {name: result[name] for name in expected} == expected
-    assert result["hours"] == 2  # one of the video, and one of all videos together
+    assert result["hours"] == 2  # sums of one hour: of the video, and of all videos
     assert [(drift.target, drift.drift) for drift in rows.all_rows(store)] == [("begins", 1 + 7)]
     assert recorder.needs == DECLARED.needs["sweep"]
 
@@ -595,7 +600,8 @@ def test_the_command_needs_only_what_its_policy_allows(
     put_faults(invoke, store, objects)
     stock_and_hold(invoke)
     mark_judged(store)
-    # A redrive books on an unjudged minute, so the clock is ahead. A Reconciler keeps the clock from before this line.
+    # The judge is 5 minutes ahead, and a redrive books on an unjudged minute, so the clock moves 10 minutes ahead. A
+    # Reconciler has the real clock, because it took `now_s` at import. So a repair need not wait for the judge.
     monkeypatch.setattr(clock, "now_s", lambda: time.time() + 600)
     assert reconcile.Reconciler(store).clock() == pytest.approx(time.time(), abs=60)
     store_progress(store, 10, progress.hour_of(store.settings, int(time.time() // 60)))

@@ -59,7 +59,7 @@ def test_make_dev_has_no_backups(run: Run) -> None:
 
 
 def test_an_id_or_a_key_may_begin_with_a_dash(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    """One of 64 ids of YouTube begins with a dash, and so may any base64url text."""
+    """One of 64 ids of YouTube begins with a dash, and so may any base64url text. `-h` is always the option."""
     for id_ in ("-X9P8VE94Po", "-hX9", "-5", "-", "-a=b"):
         if id_ != "-a=b":  # an id cannot have "="
             assert run("get", "plays", id_) == (0, f"plays {id_}: 0, nothing is stored\n", "")
@@ -112,6 +112,7 @@ def test_local_uses_the_port_of_make_dev(
 
 
 def test_thresholds_do_not_change_how_likes_and_visits_are_imported_and_counted() -> None:
+    """The command knows these two counters by their names, not by their whole declarations."""
     likes, visits = (replace(counter, notify=Notify(every=100)) for counter in (counters.LIKES, counters.VISITS))
     assert files.CHILDREN.columns(likes) == files.CHILDREN.columns(counters.LIKES)
     tally = Mock(**{"visit.return_value": {}})
@@ -121,7 +122,7 @@ def test_thresholds_do_not_change_how_likes_and_visits_are_imported_and_counted(
 
 
 def test_requests_to_this_machine_do_not_use_a_proxy(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("no_proxy", "")  # monkeypatch restores the variable after the test
+    monkeypatch.setenv("no_proxy", "")  # the command sets this variable, and monkeypatch restores it
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     assert run("get", "plays", "9f3a") == (0, "plays 9f3a: 0, nothing is stored\n", "")
 
@@ -131,7 +132,7 @@ def test_a_closed_stdin_or_stdout_is_empty(run: Run, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(sys, name, None)
     assert run("export", "plays") == (0, "", "tally: exported 0 rows\n")
     assert "the first line must name the columns" in run("import", "-", "--counter", "usage")[2]
-    for stream in (sys.stdin, sys.stdout):  # the command has replaced None
+    for stream in (sys.stdin, sys.stdout):  # the command has replaced None with /dev/null
         stream.close()
 
 
@@ -142,7 +143,8 @@ def test_a_closed_stdin_or_stdout_is_empty(run: Run, monkeypatch: pytest.MonkeyP
 def test_export_refuses_to_write_csv_that_import_would_refuse(
     run: Run, invoke: Invoke, tmp_path: Path, child: str, is_csv_readable: bool
 ) -> None:
-    """If a line of a quoted name reads as a whole row, `import` cannot tell whether the quote was left open."""
+    """If a line of a quoted name reads as a whole row, `import` cannot tell whether the quote was left open. The last
+    line of a name never reads so, because the closing quote and the time follow in the same line."""
     put = {"operation": "put_child", "counter": "members", "id": "acme", "caller": "ann"}
     assert invoke({**put, "name": child})["status"] in (200, 201)
     csv_file, jsonl_file = tmp_path / "members.csv", tmp_path / "members.jsonl"
@@ -151,8 +153,9 @@ def test_export_refuses_to_write_csv_that_import_would_refuse(
     assert (code, csv_file.exists(), refused) == ((0, True, False) if is_csv_readable else (2, False, True))
     assert run("export", "members", str(jsonl_file), "--children")[0] == 0
     for path in [csv_file] * is_csv_readable + [jsonl_file]:
-        signed = ("--children", "members", "--yes", "--by", "ann", "--why", "test")
-        message = run("import", str(path), *signed)[1]
+        options = ("--children", "members", "--yes", "--by", "ann", "--why", "test")
+        message = run("import", str(path), *options)[1]
+        # The second file has the rows of the first file, so it is the same run, which has ended.
         assert "imported 0 rows, 1 existed" in message or "ended before: 1 row, 0 refused" in message
 
 
@@ -174,7 +177,7 @@ def test_receipt_finds_the_changes_of_any_caller(run: Run, invoke: Invoke) -> No
 def test_receipt_knows_every_operation_that_takes_a_key(run: Run, invoke: Invoke, store: Store) -> None:
     names = {*receipt.CHILD_OPERATIONS, *receipt.PAGE_OPERATIONS, *receipt.NUMBER_OPERATIONS, receipt.BATCH_OPERATION}
     assert names == set(KEYED_OPERATIONS)
-    page, calls_of_a_day = "https://example.com/a", "calls 7c20#2026-11-22"
+    page, calls_of_a_day = "https://example.com/a", "calls 7c20#2026-11-22"  # any day: a receipt has no period
     ann, key = {"caller": "ann"}, "k" * 22
     invoke({"operation": "visit", "url": page, "idempotency_key": key, "user_agent": "Mozilla/5.0"})
     invoke({"operation": "put_child", "counter": "members", "id": "acme", "name": "bob", "idempotency_key": key, **ann})
@@ -270,7 +273,7 @@ def series_of_plays(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         (HOUR_8 * 60, "a", 900, 19_846),  # the day 2024-05-03
     ]
     put_series(store, since, HOUR_8 * 60 + 20, [*plays, *imports])
-    repair = {"before": 900, "amount": -5, "added": 0}
+    repair = {"before": 900, "amount": -5, "added": 0}  # added: the part that the series lack
     at_s = HOUR_8 * 3600 - 600
     write = history.repair_entry_write(store, "plays", "a", at_s, repair, by="ann", why="x", how="ledger")
     try_commit(store, [write])
@@ -335,7 +338,8 @@ def test_series_that_are_not_summed_up_are_unknown_with_status_2(run: Run) -> No
 
 
 def act_between_reads(monkeypatch: pytest.MonkeyPatch, *actions: Callable[[], object]) -> None:
-    """Run one of these actions after each read of `tally watch`, and then press Ctrl-C."""
+    """Run one of these actions after each read of `tally watch`, and press Ctrl-C after one more read. No failed
+    request is retried."""
     remaining = list(actions)
 
     def wait(_: float) -> None:
@@ -358,7 +362,7 @@ def test_watch_continues_after_the_connection_is_lost_and_make_dev_restarts_on_a
         act_between_reads(
             monkeypatch,
             second.kill,
-            lambda: None,  # a second read fails, and prints nothing
+            lambda: None,  # one more read fails, and prints nothing
             lambda: dev_stack.update(dynamodb=first_endpoint),
             lambda: None,  # the number has not changed since the last read
             lambda: None,

@@ -62,7 +62,7 @@ def test_a_scan_prints_its_cost_asks_and_counts_the_items_while_the_team_writes(
     assert err.splitlines()[-1] == (  # in minutes: CLOCK_SLACK + SWEEP_DELAY_MINUTES = 7
         "tally: read everything. Waiting for the consumer to catch up with shop: about 420 s"
     )
-    assert (code, out) == (0, "orders is counted: 122 items read, 5 groups, 4 numbers set\n")  # `new` had its number
+    assert (code, out) == (0, "orders is counted: 122 items read, 5 groups, 4 numbers set\n")  # `new` was counted
     assert team.numbers("orders") == team.truth("orders")
     assert json.loads(team("get orders a --json")[1])["value"] == team.truth("orders")["a"]
     code, out, _ = team("export orders")
@@ -77,7 +77,8 @@ def test_a_scan_prints_its_cost_asks_and_counts_the_items_while_the_team_writes(
 
 
 def write_during_scan(team: Team, number: int) -> None:
-    """Open, close and delete orders of the team after write `number` of the scan. The first write is 0."""
+    """Open, close and delete orders of the team after write `number` of the scan. The first write is 0. The consumer
+    passes the first two orders at once, and the later writes while the command waits."""
     if number == 1:  # the scan has begun
         team.order("new", 1)
         team.order("a", 4, "closed")
@@ -142,14 +143,15 @@ def test_a_scan_of_another_declaration_or_of_weeks_ago_is_not_continued(
     assert scan_state.read_scan(team.store, "orders").generation > second_generation
 
 
-def test_a_killed_scan_does_not_read_pages_again_in_which_no_item_counts(team: Team) -> None:
-    """The scan stores its position after each page, also if no item of the page counts. The table has three pages."""
+def test_a_killed_scan_continues_after_pages_in_which_no_item_counts(team: Team) -> None:
+    """The scan stores its position after each page, also if no item of the page counts. The table has three pages, and
+    the scan dies before it stores its position after the third page."""
     items = [{"PK": {"S": f"LOG#{n}"}, "SK": {"S": "X"}, "text": {"S": "x" * 30_000}} for n in range(100)]
     for first in range(0, 100, 25):
         requests = [{"PutRequest": {"Item": item}} for item in items[first : first + 25]]
         team.store.client.batch_write_item(RequestItems={team.table: requests})
     team.drain()
-    with pytest.raises(Crash):  # at the write after the second page
+    with pytest.raises(Crash):
         team("scan orders --yes", client_that_dies(team.store.client, 4, committed=False))
     read_count = scan_state.read_scan(team.store, "orders").items
     assert 0 < read_count < 100
@@ -269,6 +271,7 @@ def test_a_scan_waits_for_the_consumer_and_reports_a_timeout(team: Team, monkeyp
 
 
 def test_a_dead_letter_must_be_repaired_before_a_scan_and_its_repair_abandons_an_open_scan(team: Team) -> None:
+    """An open scan does not see what the redrive of a dead letter changes."""
     team.old_orders()
     assert team("scan orders --yes")[0] == 0
     team.order("a", 600)
@@ -278,9 +281,9 @@ def test_a_dead_letter_must_be_repaired_before_a_scan_and_its_repair_abandons_an
     message = "tally: there are dead letters of the table shop: run `tally repair`, then scan again\n"
     assert team("check orders a") == (2, "", message)
     assert team("scan orders --again --yes") == (2, "", message)
-    mark_judged(team.store, minutes_ahead=-4)
+    mark_judged(team.store, minutes_ahead=-4)  # a redrive fails if the present minute is judged
     assert "items/shop/shardId-" in team("check --only dead-letters")[1]
-    assert scan_state.begin(team.store, ORDERS, 1) is not None  # opens a scan
+    assert scan_state.begin(team.store, ORDERS, now_s=1) is not None  # opens a scan
     restore_image(team)
     code, out, err = team(f"repair --only dead-letters {SIGNED}")
     assert (code, out.splitlines()[1:]) == (0, ["1 applied, 0 already gone, 0 blocked", "all is well: dead-letters"])
@@ -290,7 +293,7 @@ def test_a_dead_letter_must_be_repaired_before_a_scan_and_its_repair_abandons_an
 
 
 def restore_image(team: Team) -> None:
-    """Give the dead letter its new image back, so that the code can read the record."""
+    """Give the dead letter its new image back, so that the consumer can read the record."""
     ((name, body),) = team.bucket.objects.items()
     dead_letter = json.loads(body)
     keys = dead_letter["record"]["dynamodb"]["Keys"]
@@ -303,12 +306,12 @@ def test_after_a_dead_letter_is_dropped_the_numbers_must_be_scanned_again(team: 
     assert team("scan orders --yes")[0] == 0
     team.order("a", 600)
     team.poison()
-    team.bucket.objects.clear()
+    team.bucket.objects.clear()  # --drop discards a dead letter whose object is lost
     mark_judged(team.store)
     code, out, err = team(f"repair --only dead-letters --drop {SIGNED}")
     assert (code, out.splitlines()[-1]) == (0, "all is well: dead-letters")
     assert "tally: orders has lost a change: run `tally scan orders`\n" in err
-    assert team("check")[1].endswith("all is well\n")  # only numbers of `orders` wait for the scan
+    assert team("check")[1].endswith("all is well\n")  # `check` leaves out `orders`, whose items are not counted
     assert team("get orders a")[::2] == (2, NOT_COUNTED_LINE)
     assert team("scan orders --yes")[0] == 0
     assert team.numbers("orders") == team.truth("orders")
@@ -372,6 +375,7 @@ def test_a_counter_counts_either_items_or_changes_for_good(team: Team) -> None:
 def test_check_of_all_groups_asks_continues_after_a_kill_and_finds_every_difference(
     team: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Ctrl-C while the command waits closes the scan, because an open scan costs the consumer more writes."""
     team.old_orders()
     assert team("scan orders --yes")[0] == 0
     mark_judged(team.store)
@@ -438,7 +442,7 @@ def test_the_last_line_of_a_scan_has_the_number_of_items_that_do_not_count_and_t
     assert "2 with an amount that is not a number, such as CUSTOMER#a, ORDER#" in last
     assert "1 with a group that no id can be made of, such as CUSTOMER#b, ORDER#1: shop is {'L': []}" in last
     assert team.numbers("spent") == team.truth("spent")
-    assert sorted(team.numbers("spent").values()) == [1, 1, 2, 100, 700]  # faults, shop True, seven orders
+    assert sorted(team.numbers("spent").values()) == [1, 1, 2, 100, 700]  # items of faults, shop True, seven orders
     rows_of_csv = team("export spent")[1].splitlines()
     values = sorted(line.rpartition(",")[2] for line in rows_of_csv)
     assert values == ["100", "700", "value"], "in cents, and without faults"

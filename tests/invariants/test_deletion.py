@@ -219,12 +219,14 @@ def test_the_sweep_removes_children_with_their_tally_and_nothing_drifts(family: 
     family.remove()
     family.deployment.run(1)
     assert min(family.world.shards(family.counter, ID).values()) < 0
-    assert family.sweep() == SweptParents(70 - 15 + 5, 0, 0, True), "children, parents, failed, finished"
+    assert family.sweep() == SweptParents(children=70 - 15 + 5, parents=0, failed=0, finished=True)
     assert family.users() == set()
-    assert family.sweep() == SweptParents(0, 0, 0, True), "the sweep keeps the tombstones"
+    assert family.sweep() == SweptParents(children=0, parents=0, failed=0, finished=True), (
+        "the sweep keeps the tombstones"
+    )
     family.deployment.assert_no_drift()
     assert family.world.tally(family.counter, ID) == 0
-    assert family.sweep() == SweptParents(0, 1, 0, True)
+    assert family.sweep() == SweptParents(children=0, parents=1, failed=0, finished=True)
     family.finish_removal()
 
 
@@ -248,7 +250,7 @@ def test_a_removal_and_sweeps_that_are_killed_at_every_request_lose_nothing(fami
         assert tally == len(users)
         assert family.deployment.drifts() == {}
         if turn % 5 == 4:
-            family.deployment.run(1)
+            family.deployment.run(1)  # a minute is WAIT_S, after which a sweep may finish
         if not family.removal_rows():
             break
     family.finish_removal()
@@ -263,16 +265,16 @@ def test_the_sweep_puts_tombstones_on_the_shards_that_a_killed_removal_left_out(
     with killing_at(family.store, requests_before_marks + shards_with_tombstone, before=True):
         family.remove()
     assert family.sweep().children == 9
-    for shard in range(1, 16):
+    for number in range(15):
         family.spread_next_change()
         with pytest.raises(family.refusal):
-            family.put(f"late{shard}")
+            family.put(f"late{number}")
     family.finish_removal()
 
 
 @only_likes
 def test_a_like_that_would_make_a_shard_while_the_post_is_being_deleted_is_refused(family: Family) -> None:
-    """`META` has its tombstone, and the deletion fails before it puts tombstones on shards that are not stored."""
+    """The deletion marks `META`, and fails before it puts tombstones in the place of shards that are not stored."""
     family.make()
     family.world.proxy.plan = faults.always(faults.FAIL_BEFORE, "UpdateItem")
     with pytest.raises(StoreUnreachableError):
@@ -317,11 +319,11 @@ def test_a_spilled_child_that_arrives_after_the_removal_is_removed_too(family: F
     for user in range(2 - children_left):
         family.put(f"u{user}", present=False)
     family.remove()
-    assert family.sweep() == SweptParents(children_left, 0, 0, True)
+    assert family.sweep() == SweptParents(children=children_left, parents=0, failed=0, finished=True)
     family.deployment.spill_like("late", family.counter)
     family.deployment.run(1)
     family.deployment.skip(WAIT_S)
-    assert family.sweep() == SweptParents(1, 0, 0, True), "the wait starts once more"
+    assert family.sweep() == SweptParents(children=1, parents=0, failed=0, finished=True), "the wait starts once more"
     family.deployment.assert_no_drift()
     family.finish_removal()
 
@@ -332,11 +334,10 @@ def test_a_tally_that_changes_just_before_its_removal_is_not_removed(family: Fam
     family.remove()
     family.sweep()
     family.deployment.skip(WAIT_S)
-    family.world.proxy.forget()
     one_on_shard_3: dict[str, Any] = {"shard": 3, "amount": 1, "minute": 0, "nonce_prefix": tallies.ROLLUP_NONCE_PREFIX}
     late_write = tallies.add_write(Call(family.store), family.counter, ID, **one_on_shard_3)
     family.world.proxy.plan = acting_before({0: lambda: family.world.raw.update_item(**late_write)})
-    assert family.sweep() == SweptParents(0, 0, 1, True)
+    assert family.sweep() == SweptParents(children=0, parents=0, failed=1, finished=True)
     assert family.world.tally(family.counter, ID) == 1
     assert len(family.removal_rows()) == 1
 
@@ -355,9 +356,9 @@ def test_a_sweep_stops_at_its_time_limit_and_parents_of_all_counters_take_turns(
     def children_left() -> list[int]:
         return [sum("likedAt" in item for item in family.world.items(key)) for key in ("POST#big", "WORKSPACE#small")]
 
-    assert deletion.sweep(slow, counters.COUNTERS, 2) == SweptParents(32, 0, 0, False)
+    assert deletion.sweep(slow, counters.COUNTERS, 2) == SweptParents(children=32, parents=0, failed=0, finished=False)
     assert children_left() == [64, 4]
-    assert deletion.sweep(slow, counters.COUNTERS, 4) == SweptParents(20, 0, 0, False)
+    assert deletion.sweep(slow, counters.COUNTERS, 4) == SweptParents(children=20, parents=0, failed=0, finished=False)
     assert children_left() == [48, 0]
     assert deletion.sweep(slow, counters.COUNTERS, 99).finished
     assert children_left() == [0, 0]
@@ -375,13 +376,13 @@ def test_a_parent_that_drifts_waits_for_its_repair_and_does_not_delay_other_pare
         family.remove(id_)
     assert family.sweep().children == 10
     family.deployment.skip(WAIT_S)
-    assert family.sweep() == SweptParents(0, 1, 1, True)
+    assert family.sweep() == SweptParents(children=0, parents=1, failed=1, finished=True)
     assert "removed parent has a tally" in caplog.text
     assert len(family.removal_rows()) == 1
     family.deployment.run_until_confirmed()
     assert family.deployment.reconciler().repair(family.counter, "drifting", "ann", "an edit") is not None
     family.deployment.skip(WAIT_S)
-    assert family.sweep() == SweptParents(0, 1, 0, True)
+    assert family.sweep() == SweptParents(children=0, parents=1, failed=0, finished=True)
     assert family.removal_rows() == []
 
 
@@ -395,11 +396,11 @@ def test_a_repair_of_a_post_that_is_removed_before_the_repair_commits_makes_no_m
     assert family.sweep().children == 5
 
     def remove_for_good() -> None:
-        family.deployment.edit(-7)
+        family.deployment.edit(-7)  # the sweep keeps the shards of a tally that is not 0
         family.deployment.clock.now_s += WAIT_S
-        assert deletion.sweep(family.store_on_shard(0), counters.COUNTERS, FOREVER).parents == 1
+        without_proxy = replace(family.store, client=family.deployment.wire)
+        assert deletion.sweep(without_proxy, counters.COUNTERS, FOREVER).parents == 1
 
-    family.world.proxy.forget()
     family.world.proxy.plan = acting_before({0: remove_for_good})
     family.deployment.reconciler(family.store.client).repair(family.counter, ID, "ann", "an edit")
     assert [item["SK"]["S"] for item in family.stored_items()] == ["META#1"]
@@ -407,7 +408,8 @@ def test_a_repair_of_a_post_that_is_removed_before_the_repair_commits_makes_no_m
 
 @only_members
 def test_rows_that_the_sweep_cannot_apply_do_not_stop_other_removals(family: Family) -> None:
-    """A row without fields, a row of a parent that is made anew before the sweep, a row of an undeclared counter."""
+    """The sweep deletes the row of a parent that was made anew after its removal. A row without fields and a row of an
+    undeclared counter fail, and stay."""
     family.make(3)
     family.remove()
     ledger, raw = family.store.settings.ledger_table, family.world.raw
@@ -416,11 +418,13 @@ def test_rows_that_the_sweep_cannot_apply_do_not_stop_other_removals(family: Fam
         write = deletion._removal_row_write(family.store, Tally(counter, id_), 1, found_nothing=True)
         raw.put_item(**write["Put"])
     family.make(1, "remade")
-    assert family.sweep() == SweptParents(3, 0, 2, True)
+    assert family.sweep() == SweptParents(children=3, parents=0, failed=2, finished=True)
     assert family.users("remade") == {"u0"}
     assert [row for row in family.removal_rows() if row.endswith("#remade")] == []
     family.world.proxy.plan = faults.always(faults.error_answer("ValidationException"), "Query")
-    assert family.sweep() == SweptParents(0, 0, 0, False), "a sweep that cannot read has not finished"
+    assert family.sweep() == SweptParents(children=0, parents=0, failed=0, finished=False), (
+        "a sweep that cannot read has not finished"
+    )
 
 
 @pytest.mark.parametrize("process", ["call", "sweep"])
@@ -456,8 +460,8 @@ def test_shards_beyond_the_declared_number_are_removed_too(family: Family) -> No
 def test_changes_of_children_at_any_moment_of_a_removal_leave_no_child(
     family: Family, present: bool, fault: faults.Fault | None
 ) -> None:
-    """Before each write of the removal and of the sweep, a child changes on the last shard. The changes count until
-    this shard has its tombstone."""
+    """Before each write of the removal and of the sweep, a child changes on the last shard. The removal puts tombstones
+    shard by shard, so changes on the last shard count until the end of the removal."""
     family.make(30)
     other_process, changes_counted = family.store_on_shard(15), list[bool]()
 
@@ -495,7 +499,7 @@ def test_a_removal_costs_the_documented_units(family: Family) -> None:
     assert sum(units for name, units in measured if name != "GetItem") == 6 + 15
     with family.world.measure_units() as measured:
         family.sweep()
-    # The likes, and the row, which gets a new key.
+    # A like costs 4 (its delete, and its tally), and the row 4, because its new time is a part of its key.
     assert sum(units for name, units in measured if name == "TransactWriteItems") == 16 * 4 + 4
     family.deployment.skip(WAIT_S)
     with family.world.measure_units() as measured:

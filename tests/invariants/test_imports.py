@@ -49,8 +49,8 @@ LIKES, PLAYS, STOCK, USAGE = counters.LIKES, counters.PLAYS, counters.STOCK, cou
 
 @pytest.fixture
 def deployment(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> Deployment:
-    """A deployment that keeps receipts of imports for years. Powertools, which reads receipts, has the real clock. It
-    may be far ahead of the simulated clock. By the real clock, receipts of 30 days would look expired."""
+    """A deployment that keeps receipts of imports for years, because Powertools reads receipts by the real clock. The
+    real clock may be far ahead of the simulated clock, so receipts of 30 days would look expired."""
     monkeypatch.setattr(chunks, "KEPT_DAYS", 10**4)
     return deployment
 
@@ -97,7 +97,7 @@ def test_each_row_counts_once_wherever_the_run_is_killed_and_nothing_drifts(
             assert is_counted_once(deployment.store, lines)
             if not is_killed:
                 break
-        assert request_number > 4  # the requests of a run: two chunks, and two writes of its entry in the history
+        assert request_number > 4  # the first run of a file: a write of its history entry, two chunks, a second write
     deployment.assert_no_drift()
 
 
@@ -114,7 +114,6 @@ def test_each_row_counts_once_though_answers_are_lost_and_the_store_is_busy(
     monkeypatch.setattr(imports, "BUSY_S_MAX", 0.0)  # the command retries without a pause
     deployment.post()
     lines = video_lines("f")
-    world.proxy.forget()
     world.proxy.plan = faults.script({"TransactWriteItems": [fault, None, fault, fault, fault, None, fault]})
     assert run_on_deployment.import_(run_on_deployment.file(*lines)) == 0
     assert run_on_deployment.import_(run_on_deployment.file(LIKES_HEADER, "p,a,20240503", "p,b,20240504"), "likes") == 0
@@ -162,7 +161,7 @@ def test_a_file_with_other_rows_under_the_name_of_a_run_is_refused(store: Store,
 def test_a_run_stops_before_its_first_receipts_expire(
     store: Store, run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunks, "RESTART_S", -1)  # as if the time for restarts were over
+    monkeypatch.setattr(chunks, "RESTART_S", -1)  # a run may import only for RESTART_S seconds after it began
     with pytest.raises(CommandError, match="its first receipts expire soon"):
         run.import_(run.file(*video_lines("long")))
     assert read_number(store, PLAYS, "long0") == 0
@@ -176,7 +175,7 @@ def test_a_run_counts_no_row_twice_after_its_receipts_are_deleted(
     assert run.import_(finished_file) == 0
     with killing_at(store, 2, before=True):  # after the first chunk
         run.import_(interrupted_file)
-    later_s = time.time() + chunks.RESTART_S + 60
+    later_s = time.time() + chunks.RESTART_S + 60  # when a run that began now may not be started once more
     stored = store.client.scan(TableName=store.settings.receipts_table)["Items"]
     assert min(int(item["expiration"]["N"]) for item in stored) > later_s
     for item in stored:
@@ -263,7 +262,7 @@ def test_imported_numbers_are_imports_of_their_days_and_not_traffic_wherever_the
         deployment.like(user)
     deployment.run(3)
     deployment.like("c", liked=False)
-    deployment.run(120)  # until the series have the sums of these hours
+    deployment.run(120)  # minutes: the hours above end and are judged, so their series and top lists are complete
     assert traffic_and_imports(deployment, PLAYS, "v") == (3, {today: 1200})
     assert traffic_and_imports(deployment, PLAYS, "w") == (0, {today: 5})
     assert traffic_and_imports(deployment, PLAYS, "hot") == (2, {today: 70})
@@ -395,19 +394,21 @@ def named_lines(errors: str) -> list[int]:
     [
         (b'id,value\n"ab0,5\n' + MANY_ROWS, 20_000, [2]),
         (b"id,value\n" + MANY_ROWS + b'"z,5\n', 20_000, [20_002]),
-        # Both quotes enclose one field. In the second file the row with this field has two columns, as a right row has.
+        # Two stray quotes make one field of the lines 3 to 5. In the second file the row of this field even has two
+        # columns, as a right row has. The command leaves out the lines with a quote, and imports the line between them.
         (b'id,value\na,1\n"b,2\nc,3\nd,4"\ne,5\n', 3, [3, 5]),
         (b'id,value\na,1\n"b,2\nc,3\nd",4\ne,5\n', 3, [3, 5]),
         (b'id,value\n"b,2\nc",4\ne,5\n', 1, [2, 3]),
         (b'id,value\n"a"b,1\n"c",2\nd"e,3\nf,"4"\n', 2, [2, 4]),
         (b'id,text,value\na,"two\nlines, and ""quotes""",1\nb,x,2\n', 2, []),
+        # A quoted text may have line breaks. But if a line inside it reads as a row, a quote is probably missing.
         (b'id,value,text\na,1,"x\nb,2,y\nc,3,z\n', 2, [2]),
         (b'id,value,text\na,1,"x\nb,2,y\nc,3,z"\nd,4,w\n', 3, [2]),
         (b'id,value,text\na,1,"one, two\nb, not 2, y\nx"\nd,4,w\n', 2, []),
         (b"\xef\xbb\xbfid,value\r\na,1\r\nb,2\r\n", 2, []),
         (b"\n\nvalue,id\n1,a\n", 1, []),
         (b"id,value\na\0,1\nb,2\nc\xe9,3\n", 1, [2, 4]),
-        (b"id,text,value\na,caf\xe9,1\n", 1, []),
+        (b"id,text,value\na,caf\xe9,1\n", 1, []),  # the column `text` is not imported, so its bytes do not matter
         (b"id,value\n", 0, []),
     ],
 )
@@ -467,7 +468,8 @@ def test_the_error_of_a_row_that_is_not_utf8_says_how_to_save_the_file(run: Comm
     ("content", "rows", "bad"),
     [
         ('id,child,at\np,"ann\nb",2024-05-03\nq,bob,2024-05-03\n', 2, []),
-        ('id,child,at\np,"ann,2024-05-03\nq,bob",2024-05-03\nr,c,2024-05-03\n', 2, [2]),  # two stray quotes
+        # With two stray quotes, the name `ann … bob` would hide the row q.
+        ('id,child,at\np,"ann,2024-05-03\nq,bob",2024-05-03\nr,c,2024-05-03\n', 2, [2]),
         ('id,child,at\np,"ann,2024-05-03\nq,x,2024-05-03\nr,"c",2024-05-03\n', 2, [2]),
         ('id,child,at\n"p\n",ann,2024-05-03\nq,bob,2024-05-03\n', 1, [2, 3]),
         ('id,child,at\np,"a\nb\nc","2024-05-03\n"\nq,bob,2024-05-03\n', 1, [2, 3, 4, 5]),
@@ -573,7 +575,7 @@ def test_an_import_may_go_beyond_the_limit_by_the_debt_of_the_counter_and_not_by
     assert [[row.line for row in rows_of_chunk] for rows_of_chunk in refused_rows] == [[], [3]]
     assert [read_number(store, stock, id_) for id_ in "ab"] == [-50, start]
     tally = Tally(stock, "b")
-    change = Batch(1, {tally: -start - 1}, {tally: 0})
+    change = Batch(1, {tally: -start - 1}, {tally: 0})  # a change by which the tally falls from `start` to -1
     with pytest.raises(LimitReachedError):  # the batch of a caller may not use the debt
         batch.count(Call(store), change, operation="change", key="key-1", soon=False)
 
@@ -631,7 +633,7 @@ def test_an_export_that_is_imported_into_empty_tables_gives_the_same_numbers(
             assert run_on_copy("import", path, *import_options, *WRITE_OPTIONS) == 0
         second_export = tmp_path / f"{name}-again.{format_}"
         if counters.COUNTERS[name] in (counters.VISITS, counters.BOT_VISITS):
-            continue  # no rollup runs here, which would add the imported visits
+            continue  # imported visits spill, and here no rollup adds them
         assert run_on_copy("export", name, second_export, *options) == 0
         assert sorted(second_export.read_text().splitlines()) == sorted(path.read_text().splitlines())
     assert all(children.has_child(Call(run_on_copy.store), counter, "home", name) for counter, name in stored_children)

@@ -72,8 +72,8 @@ def new_processes(world: World, number: int) -> list[Store]:
 def count(store: Store, counter: Counter, amount: int, key: str | None = None, at_s: float | None = None) -> None:
     """Counts as the handler does. `at_s`: when the call began, if not now."""
     tally = periods.tally_id(counter, ITEM, time.time() if at_s is None else at_s)
-    change = Increment(counter, tally, amount, "increment", key or new_key(), {"counted": True}, f"{counter.name}/x")
-    increments.count(Call(store), change)
+    key, target = key or new_key(), f"{counter.name}/{ITEM}"
+    increments.count(Call(store), Increment(counter, tally, amount, "increment", key, {"counted": True}, target))
 
 
 def put_override(
@@ -166,8 +166,8 @@ def copied_limit(world: World, at_s: float) -> int:
 def test_a_period_that_begins_while_the_override_changes_has_the_new_override(
     world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch, margin_s: int, limit: int
 ) -> None:
-    """The first write of the period copies the old override before the new override is written. The old override would
-    stay if the change did not allow for `margin_s` of clock differences."""
+    """The first write of the period copies the old override before the new override is written. A change of an override
+    also writes into periods that begin within `margin_s`. Without this margin, the copied old override would stay."""
     monkeypatch.setattr("tally.dynamo.clock.CLOCK_DIFFERENCE_S_MAX", margin_s)
     clock.pass_s(60 - clock() % 60)
     put_override(world.store, QUOTA, 20)
@@ -178,7 +178,6 @@ def test_a_period_that_begins_while_the_override_changes_has_the_new_override(
         clock.pass_s(1)
         count(replace(other_process, client=world.raw), QUOTA, 1)
 
-    world.proxy.forget()
     world.proxy.plan = acting_before({0: begin_period})
     put_override(world.store, QUOTA, 3)
     assert refusal_members(other_process, QUOTA, 21)["limit"] == limit
@@ -206,7 +205,7 @@ def test_a_call_with_a_wrong_clock_is_judged_by_the_present_override(
     world: World, clock: Clock, counter: Counter, clock_skew_s: int
 ) -> None:
     """The process has had no response of DynamoDB, so its own clock says which period it is."""
-    clock.pass_s(DAY_S - clock() % DAY_S - clock_skew_s / 2)  # on either side of midnight
+    clock.pass_s(DAY_S - clock() % DAY_S - clock_skew_s / 2)  # midnight is between the true time and the wrong clock
     (other_process,) = new_processes(world, 1)
     put_override(world.store, counter, 20)
     count(other_process, counter, 1, at_s=clock() + clock_skew_s)
@@ -218,7 +217,8 @@ def test_a_call_with_a_wrong_clock_is_judged_by_the_present_override(
 def test_a_call_that_began_in_the_last_period_is_judged_by_an_override_of_this_period(
     world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch, margin_s: int, limit: int
 ) -> None:
-    """If the change of the override did not allow for `margin_s`, the last period would keep the old override."""
+    """A change of an override also writes into periods that ended within `margin_s`. Without this margin, the last
+    period would keep the old override."""
     monkeypatch.setattr("tally.dynamo.clock.CLOCK_DIFFERENCE_S_MAX", margin_s)
     clock.pass_s(60 - clock() % 60)
     began_s = clock()
@@ -342,7 +342,8 @@ def test_an_override_of_the_floor_is_ignored_once_the_counter_has_a_ceiling(worl
 
 
 def test_a_visit_with_a_clock_that_is_ahead_is_judged_by_the_present_override(world: World, clock: Clock) -> None:
-    """The visit begins the next period early. The override that the visit read is replaced before the visit's write."""
+    """The visit finds no override, and begins the next period early. Before its write, a process with a clock that is
+    behind puts an override. By that clock, the period begins more than CLOCK_DIFFERENCE_S_MAX later."""
     readers = replace(counters.READERS, visible="now", ceiling=2, max_shards=1, limit_overrides=True)
     pseudonyms.stack_secret(world.call())
     (other_process,) = new_processes(world, 1)
@@ -352,12 +353,11 @@ def test_a_visit_with_a_clock_that_is_ahead_is_judged_by_the_present_override(wo
     def visit(visitor: str) -> None:
         unique_visitors.count(world.call(), readers, ITEM, visitor, tomorrow_s)
 
-    def replace_override() -> None:
+    def put_first_override() -> None:
         with clock.with_skew(-1):
             put_override(replace(other_process, client=world.raw), readers, 1)
 
-    world.proxy.forget()
-    world.proxy.plan = acting_before({0: replace_override})
+    world.proxy.plan = acting_before({0: put_first_override})
     visit("ann")
     assert refusal(partial(visit, "bob")).members["limit"] == 1
 
@@ -449,10 +449,11 @@ def test_the_release_of_a_hold_is_judged_by_the_override_of_the_ceiling(counting
     assert caught.value.members == {"left": 4 - (5 - 3), "limit": 4}
 
 
-def test_a_commit_is_judged_by_the_override_that_its_period_had_when_the_period_ended(
+def test_a_commit_is_judged_by_the_last_override_that_was_copied_into_its_period(
     counting: Counting, clock: Clock
 ) -> None:
-    """Holds are placed near the end of their period, and committed then and long after, most at another amount.
+    """Holds are placed near the end of their period, and committed just after it and long after it, at other amounts. A
+    period gets no copy of an override that is put more than CLOCK_DIFFERENCE_S_MAX after the end of the period.
     `left` is the limit less the amounts that are held or committed in the period."""
     store = counting.world.store
     debtor = replace(QUOTA, debt=3)
@@ -490,7 +491,8 @@ def test_a_commit_is_judged_by_the_override_that_its_period_had_when_the_period_
 
 
 def test_each_change_of_a_batch_is_judged_by_the_override_of_its_id(world: World, clock: Clock) -> None:
-    """The process has cached the old limits of both tallies. The first write fails and shows both new limits."""
+    """The second batch caches the limits of both tallies, because a process caches only limits that are stored in the
+    item of the tally. The write of the third batch fails, and shows both new limits."""
 
     def count_batch(*amounts: int) -> None:
         entries = [
@@ -514,14 +516,14 @@ def test_each_change_of_a_batch_is_judged_by_the_override_of_its_id(world: World
 
 
 def test_a_value_is_set_within_the_override_of_its_id(counting: Counting) -> None:
-    """An override raises the version, so a value that was read before the override cannot be set."""
+    """`set` takes a value and the version that the caller has read. An override raises the version, so `set` fails if
+    the caller has read the version before the override."""
     counting.increment(SEATS, 1)
     put_override(counting.world.store, SEATS, 30)
     assert isinstance(refusal(partial(counting.set, SEATS, 25, 1)), PreconditionFailedError)
     assert counting.set(SEATS, 25, 2)[0]["value"] == 25
     assert isinstance(refusal(partial(counting.set, SEATS, 31, 3)), LimitReachedError)
     other_process = replace(new_processes(counting.world, 1)[0], client=counting.world.raw)
-    counting.world.proxy.forget()
     counting.world.proxy.plan = acting_before({0: partial(put_override, other_process, SEATS, 5)})
     assert isinstance(refusal(partial(counting.set, SEATS, 20, 3)), PreconditionFailedError)
     assert isinstance(refusal(partial(counting.set, SEATS, 20, 4)), LimitReachedError)
@@ -537,7 +539,8 @@ def test_an_imported_number_is_judged_by_the_override_of_its_id(world: World) ->
 
 
 def test_a_number_with_a_start_is_imported_once_though_its_id_has_an_override(counting: Counting) -> None:
-    """An override raises the version before there is a number. So the import demands no number, not version 0."""
+    """An override raises the version before there is a number. So the condition of the import is that no number is
+    stored. Version 0 would be a wrong condition."""
     call, rows = counting.world.call(), [NumberRow(1, ITEM, -25)]
     put_override(counting.world.store, CREDIT, -20)
     assert [row.why for row in imports.import_numbers(call, CREDIT, "run", Chunk(0, rows))] == [

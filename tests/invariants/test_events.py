@@ -80,7 +80,8 @@ def bus_of_module() -> Iterator[ListenedBus]:
     with mock_aws():
         client, queue = boto3.client("events"), boto3.client("sqs")
         client.create_event_bus(Name="numbers")
-        received_once = {"VisibilityTimeout": "43200"}  # a message is received once, also on a slow machine
+        # Nobody deletes a message. A received message stays hidden for 12 hours, so each is received once.
+        received_once = {"VisibilityTimeout": "43200"}
         url = queue.create_queue(QueueName="received", Attributes=received_once)["QueueUrl"]
         arn = f"arn:aws:sqs:{REGION}:123456789012:received"
         client.put_rule(Name="all", EventBusName="numbers", EventPattern=json.dumps({"source": ["tally"]}))
@@ -196,7 +197,8 @@ def test_every_event_is_sent_though_the_bookkeeper_and_the_sweep_die_at_any_writ
         with suppress(Crash):
             sweep(stream, bus, stream.with_client(sweeper))
         deliver(stream, records, bus)
-        # The event of the sum has the present time. Sweeps leave it to the bookkeeper for a minute.
+        # The bookkeeper reads the sum, so the sum's event has the present time, and not the time of the record. For a
+        # minute, sweeps leave the event to the bookkeeper.
         assert sweep(stream, bus, later_s=61)["oldest_event_s"] == 0
         names |= set(listened.received())
         assert names == set(sent_events(stream))
@@ -248,7 +250,7 @@ def test_two_batches_that_read_a_sum_at_once_make_each_event_once(
 ) -> None:
     first, second = sum_record(1, 9, 31), sum_record(1, 9, 31)
     stream.raw.put_item(TableName=stream.name("counts"), Item=first["dynamodb"]["NewImage"])
-    stream.note_fingerprint(SUMS)
+    stream.note_fingerprint(SUMS)  # so that the first write of each batch is its transaction
     other_batch = stream.event("counts", "shard-2", [second])
 
     def overtake() -> None:
@@ -265,7 +267,7 @@ def test_a_batch_is_applied_though_the_bookkeeper_cannot_store_which_events_it_s
     client = WatchedClient(stream.store.client)
 
     def throttle(_: int, name: str, parameters: dict[str, Any]) -> None:
-        if name == "put_item":
+        if name == "put_item":  # the write that an event was sent
             raise ClientError({"Error": {"Code": "ThrottlingException"}}, "PutItem")
 
     client.before = throttle
@@ -276,10 +278,10 @@ def test_a_batch_is_applied_though_the_bookkeeper_cannot_store_which_events_it_s
 
 
 def test_an_answer_without_a_result_for_each_event_leaves_every_event_unsent(stream: StreamWorld) -> None:
-    for results in ([], [{"EventId": "1"}], [{}] * 7):
+    for number, results in enumerate(([], [{"EventId": "1"}], [{}] * 7), 1):
         client = SimpleNamespace(put_events=lambda Entries, results=results: {"Entries": results})
-        deliver(stream, [stock_record(1, 0, 7)], Bus("numbers", lambda client=client: client))
-        assert len(unsent_events(stream)) == 7
+        deliver(stream, [stock_record(number, 0, 7)], Bus("numbers", lambda client=client: client))
+        assert len(unsent_events(stream)) == 7 * number
 
 
 def test_an_event_is_stored_with_the_checkpoint_and_sent_afterwards(stream: StreamWorld, listened: ListenedBus) -> None:
@@ -354,8 +356,8 @@ def test_the_newest_events_are_listed_first_whether_they_are_sent_or_not(
     stream: StreamWorld, listened: ListenedBus, bus: Bus
 ) -> None:
     records = [stock_record(number, 0, 2, f"x{number}") for number in range(1, 6)]
-    for age, change in enumerate(records):
-        change["dynamodb"]["ApproximateCreationDateTime"] = time.time() - 1_000 + age
+    for number, change in enumerate(records):
+        change["dynamodb"]["ApproximateCreationDateTime"] = time.time() - 1_000 + number
     listened.refuse = [{0, 5}]
     deliver(stream, records, bus)
     newest_events = list(events.newest_events(stream.store))

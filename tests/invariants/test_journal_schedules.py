@@ -56,7 +56,8 @@ DISTURBANCES = {
     8: Disturbances(slow_share=0.2, gap_share=0.5),
     9: Disturbances(late_share=0.02),
 }  # fmt: skip
-"""The disturbances by the last digit of the seed."""
+"""The disturbances by the last digit of the seed. `slow_share`, `late_share`: of the changes that are committed seconds
+or minutes after the writer read its clock. `gap_share`: of the records that reach their shard after later records."""
 WINDOWS_S = (float(BOOKKEEPER.window_s), 0.0, 10.0, 20.0)
 """How long a stream gathers records for the bookkeeper. The seed picks the time."""
 COMPATIBLE_FIELDS: list[tuple[str, dict[str, Any]]] = [  # stored items stay valid
@@ -69,7 +70,7 @@ INCOMPATIBLE_FIELDS: list[tuple[str, dict[str, Any]]] = [  # stored items do not
     ("usage", {"period": "day"}), ("stock", {"floor": None, "max_shards": 0}),
 ]  # fmt: skip
 JUDGE_LAG_MAX = 10  # minutes that the judge may be behind at the end: mostly three to six, and more after a split
-CONFIRM_MINUTES_MAX = watermark.CONFIRM_AFTER + 6  # drift that has stood for so many judged minutes is confirmed
+CONFIRM_MINUTES_MAX = watermark.CONFIRM_AFTER + 6  # drift that has stood for so many judged minutes must be confirmed
 REST_MINUTES_MAX = 60  # after the last action, consumers and judge must catch up in this time
 
 
@@ -87,8 +88,8 @@ class Schedule:
     def __init__(self, world: SimulatedWorld) -> None:
         self.world, self.chance, self.truth, self.failures = world, world.chance, world.truth, world.failures
         self.traffic = Mixed(world)
-        self.truth.starts.update(self.truth.accepted)
-        world.wire.conflict_seed = self.chance.randrange(10**9)
+        self.truth.starts.update(self.truth.accepted)  # what `Mixed` has stored is older than the streams
+        world.wire.conflict_seed = self.chance.randrange(10**9)  # some updates of the ledger fail with a conflict
         self.sleepers: list[Sleeper] = []
         self.may_repair = True  # False after the callers have stopped; then no repair and no deploy begins
         self.resume_minute = 0  # of the loss that `_forget_lost_drift` has handled last
@@ -144,7 +145,7 @@ class Schedule:
                     self._repair_later(tally, self.request_repair(tally))
 
     def acknowledge(self) -> None:
-        """Acknowledge the losses, so that `as_of` advances."""
+        """Acknowledge the losses, so that `as_of` advances. `as_of` may then pass spilled changes that were lost."""
         with contextlib.suppress(RepairNotReadyError):
             if all_losses := loss.list_losses(self.world.store):
                 losses.acknowledge(self.world.store, all_losses, "ann", "test")
@@ -155,8 +156,8 @@ class Schedule:
     def _repair_later(
         self, tally: Tally, request: RepairRequest, tries: int = 15, *, is_recounted: bool = False
     ) -> None:
-        """Repair a tally after the minute of the request is judged, and after `recount`. `tries`: minutes to wait.
-        `is_recounted`: `request` comes from `recount`."""
+        """Repair a tally after the minute of the request is judged, and after `recount`. `tries`: how many minutes the
+        command still waits for the judge. `is_recounted`: `request` comes from `recount`."""
         if self.last_judged_minute() < request.minute:
             if tries and self.may_repair:
                 retry = partial(self._repair_later, is_recounted=is_recounted)
@@ -233,7 +234,8 @@ class Schedule:
         Writers never get an incompatible declaration."""
         targets, after_s = [*self.world.handlers, "writers"], 0.0
         name, fields = self.chance.choice(COMPATIBLE_FIELDS)
-        counters_with_changes = fingerprints.read_all(self.world.store)  # other counters fit each declaration
+        # A counter without a stored fingerprint has no items yet, so every declaration fits it.
+        counters_with_changes = fingerprints.read_all(self.world.store)
         incompatible = [entry for entry in INCOMPATIBLE_FIELDS if entry[0] in counters_with_changes]
         if incompatible and self.chance.random() < 0.5:
             targets, (name, fields) = [*self.world.handlers], self.chance.choice(incompatible)
@@ -282,7 +284,7 @@ class Schedule:
             if amount:
                 is_too_much = true_drifts[0] * amount <= 0 or abs(amount) > abs(true_drifts[0])
                 self.failures["false drift is confirmed"] += is_too_much
-            else:
+            else:  # was the true drift on one side of 0 in all of these minutes?
                 self.failures["drift is not confirmed"] += min(true_drifts) > 0 or max(true_drifts) < 0
 
     def _forget_lost_drift(self, current: Watermark) -> None:
@@ -302,8 +304,9 @@ class Schedule:
             truth.drifts[tally] = [(0, old_drift - truth.repaired[tally]), *later_edits]  # Truth.drift adds the repairs
 
     def _unpredictable(self) -> set[Tally]:
-        """Returns the tallies whose drift rows the simulation cannot predict. If records may be lost, the tallies of
-        periods are unpredictable, too: their items expire, and the record of an expiry may be lost."""
+        """Returns the tallies whose drift rows the simulation cannot predict, because it does not know the minute of an
+        edit. If records may be lost, it cannot predict the rows of tallies of periods, too: their items expire, and the
+        record of an expiry may be lost."""
         if not self.world.disturbances.may_lose_records:
             return self.truth.without_minute
         return self.truth.without_minute | {tally for tally in self.truth.drifts if DECLARED[tally[0]].period}
@@ -334,7 +337,7 @@ class Schedule:
             if tally is not None:
                 numbers[tally] = numbers.get(tally, 0) + amount_of(tally, item)
         may_lose = self.world.disturbances.may_lose_records
-        unpredictable = self._unpredictable() if may_lose else set[Tally]()
+        unpredictable = self._unpredictable() if may_lose else set[Tally]()  # the minute of an edit does not matter now
         for tally in {*drifts, *self.truth.drifts} - unpredictable:
             if drifts.get(tally, 0) != self.truth.drift(tally):
                 self.failures["edit missed or wrong"] += 1
@@ -374,7 +377,7 @@ class Schedule:
 
     def rest(self) -> None:
         """Let time pass until every record is delivered and judged."""
-        target_minute = self._minute() + 6
+        target_minute = self._minute() + watermark.CONFIRM_AFTER + 1  # when drift of the last edits is confirmed
         for _ in range(REST_MINUTES_MAX):
             self.pass_minutes(1)
             judged_minute = self.last_judged_minute()
@@ -399,7 +402,7 @@ def run_schedule(world: SimulatedWorld) -> dict[str, int]:
     _schedule_actions(world, schedule, change_every_s, end_s)
     world.run_until(max([end_s, *(stall.to_s for stall in world.stalls)]))
     schedule.may_repair = False
-    world.unreadable.clear()
+    world.unreadable.clear()  # consumers can read every receipt
     for hold in schedule.traffic.holds:
         schedule.traffic.settle(hold, RELEASED)
     schedule.pass_minutes(5)  # a late write of a process that seemed dead may store a dead letter
@@ -511,7 +514,7 @@ def draw_stalls(chance: random.Random, begin_s: float, end_s: float) -> list[Sta
         stalls.append([
             Stall(from_s, short_end_s, consumer, chance.choice(["counts", "receipts"]), chance.randrange(4)),
             Stall(from_s, short_end_s, consumer),
-            Stall(from_s, from_s + 1800),
+            Stall(from_s, from_s + 1800),  # of every consumer
             Stall(from_s, from_s + 3600, "rollup"),
         ][kind])  # fmt: skip
     return stalls

@@ -44,7 +44,7 @@ def drift_entry(drift: int, target: str = "v", expected: int = 0) -> JournalEntr
 
 def watermark_of(store: Store, closed: int) -> Watermark:
     """Returns a watermark by which the minutes up to `closed` are closed."""
-    # The end of the minute `closed`, a minute for late commits, and 5 s of skew.
+    # The end of the minute `closed`, a minute for late commits, and the 5 s by which clocks may differ.
     return Watermark(watermark.last_judged_minute(store), 60 * (closed + 2) + 5)
 
 
@@ -98,7 +98,8 @@ def test_a_watermark_without_a_closed_minute_judges_nothing(store: Store, withou
     assert (drifts(store), watermark.last_judged_minute(store)) == ({}, M - 1)
 
 
-# The halves of an unlike: the like item is deleted (expected), and the tally falls (observed). `pair` names the unlike.
+# The halves of an unlike: the like item is deleted (expected), and the tally falls (observed). Halves of different
+# unlikes have different pair names, except if the like was put by hand: then all its removals have one pair name.
 ITEM_DELETED, TALLY_FELL = (
     JournalEntry("likes", "p", "0123456789ab", -1, 0),
     JournalEntry("likes", "p", "0123456789ab", 0, -1),
@@ -140,7 +141,8 @@ def test_one_half_of_an_unlike_without_the_other_half_is_drift(store: Store) -> 
 def test_each_half_counts_once_in_every_order_of_halves(
     store: Store, halves: dict[int, list[JournalEntry]], drift: list[int], runs: int
 ) -> None:
-    """`halves`: the halves of each minute. `drift`: the drift after each minute."""
+    """A half cancels out an opposite half of its own, the last or the next minute. `halves`: by minute, all with one
+    pair name. `drift`: the drift after each judged minute."""
     for minute, entries in halves.items():
         for number, entry in enumerate(entries):
             book(store, M + minute, entry, name=f"s#{number}")
@@ -395,7 +397,7 @@ def test_the_next_run_continues_a_minute_in_which_the_judge_ran_out_of_time(stor
     assert run(timed, M + 1, until_s=2) == judge.JudgeRun(minutes=0, changes=200, finished=False)
     assert (len(drifts(store)), watermark.last_judged_minute(store)) == (200, M - 1)
     now_s[0] = 0
-    # This watermark has no place to continue at, so the run passes all 250 tallies, and writes 50 rows.
+    # `watermark_of` forgets where the last run stopped. So this run also reads the 200 rows, and writes only 50.
     assert run(timed, M + 1, until_s=1) == judge.JudgeRun(minutes=1, changes=250, finished=False)
     assert (drifts(store), watermark.last_judged_minute(store)) == (targets, M)
     assert run(timed, M + 1) == judge.JudgeRun(minutes=1, changes=1)
@@ -427,7 +429,8 @@ def test_a_judge_without_time_to_skip_to_the_resume_minute_has_not_finished(stor
     assert judge.judge(store, with_loss, NOW_S, until_s=-1) == judge.JudgeRun(last=M, finished=False)
 
 
-def test_a_judge_with_time_for_the_last_closed_minute_has_finished(store: Store) -> None:
+def test_a_judge_has_finished_if_it_had_time_for_the_last_closed_minute(store: Store) -> None:
+    """In minutes without drift, a run without time judges one minute."""
     assert run(store, M, until_s=0) == judge.JudgeRun(minutes=1)
     assert run(store, M + 2, until_s=0) == judge.JudgeRun(minutes=1, finished=False)
 
@@ -444,7 +447,7 @@ def test_pages_of_drift_list_every_tally_that_drifts_and_no_other(store: Store) 
     for _ in range(7):
         body = rows.list_drift(call, 7, cursor)
         listed_rows += body["drift"]
-        cursor = keys.tally_digest("plays", listed_rows[-1]["id"])
+        cursor = keys.tally_digest("plays", listed_rows[-1]["id"])  # pages are in the order of these digests
     assert body["cursor"] is None
     assert {row["id"]: row["drift"] for row in listed_rows} == {name: drift for name, drift in targets.items() if drift}
     assert len(listed_rows) == 60 * 4 // 5, "each once"

@@ -135,7 +135,7 @@ def test_a_late_restart_by_a_sleeping_sweep_does_not_delete_newer_drift(world: D
     world.run_until_judged()
     world.edit(2, PLAYS, "new")
     world.run_until_judged()
-    old_watermark = replace(watermark.read(world.store), judged=minute_before)  # that the sleeping sweep has read
+    old_watermark = replace(watermark.read(world.store), judged=minute_before)  # as the sleeping sweep has read it
     restarted_ledger.restart(world.store, old_watermark, world.now_s, float("inf"))
     assert world.drifts() == {("plays", "new"): 2}
 
@@ -212,8 +212,8 @@ def test_a_stream_that_was_switched_off_and_on_has_lost_its_old_records(world: D
     world.stall()
     world.play(times=2)
     for shards in world.streams.shards.values():
-        for shard in shards[:1]:  # the bookkeeper never gets the records of the two plays
-            world.deliver()
+        for shard in shards[:1]:  # without splits, a table has one shard
+            world.deliver()  # nothing, because every consumer is stalled, but time passes
             world.delivery_to("bookkeeper", shard).position = len(shard.records)
     world.resume()
     world.store = replace(world.store, settings=world.store.settings._replace(receipts_stream="arn:…/new"))
@@ -233,7 +233,7 @@ def test_make_dev_reports_no_loss_because_its_engine_keeps_every_record(world: D
 
 def test_a_health_check_reports_a_loss_until_somebody_acknowledges_it(world: Deployment) -> None:
     switch_off_with_sweep(world)
-    assert checks.lost_records_check(world.store).state == "ok"
+    assert checks.lost_records_check(world.store).state == "ok", "no sweep has run, so nobody has noted the loss"
     world.run(1)
     check = checks.lost_records_check(world.store)
     assert (check.state, check.facts["since"] < world.now_s - DAY * 60) == ("wrong", True)
@@ -385,7 +385,8 @@ def test_a_dead_letter_that_is_redriven_after_a_restart_is_no_drift(
     world: Deployment, consumers: tuple[str, ...], loss_kind: str
 ) -> None:
     """The ledger has lost the other half of the dead letter's change. The tally and the series get the change.
-    `loss_kind`: the bookkeeper loses records while it is off (gap), or one of its dead letters is discarded."""
+    `loss_kind`: the bookkeeper loses records while it is off (gap), or another dead letter of the bookkeeper is
+    discarded. If it is discarded, the first dead letter is redriven before the restart, and any second after it."""
     mend = break_consumers(world, *consumers, target=PAGE)
     world.spill(PAGE, 2, VISITS)
     world.run_until_judged()
@@ -436,7 +437,8 @@ def test_a_dead_letter_near_the_resume_minute_is_no_drift_whichever_minute_its_o
 def test_a_dead_letter_that_is_redriven_while_the_bookkeeper_is_off_is_no_drift(
     world: Deployment, consumer: str, minutes: int
 ) -> None:
-    """The dead letter was confirmed drift. The entry that would correct the drift is lost or on a skipped minute.
+    """The dead letter was confirmed drift. The entry of the redrive would take the drift back, but this entry is lost
+    or is booked on a skipped minute.
     `minutes`: for how long the bookkeeper is off before the redrive."""
     mend = break_consumers(world, consumer, target=PAGE)
     world.spill(PAGE, 4, VISITS)
@@ -453,7 +455,8 @@ def test_a_dead_letter_that_is_redriven_while_the_bookkeeper_is_off_is_no_drift(
 
 @pytest.mark.parametrize("minutes", [6, DAY - 2])
 def test_a_dead_letter_that_is_redriven_on_a_judged_minute_is_no_drift(world: Deployment, minutes: int) -> None:
-    """The other half of the change is on a skipped minute, because the bookkeeper was off before the dead letter.
+    """The bookkeeper was off when the change was made, so the change's half in the ledger is on a skipped minute. The
+    redrive's half is on a later minute, which is judged.
     `minutes`: the time from the change to the redrive."""
     mend = break_consumers(world, "rollup", target=PAGE)
     world.stall("bookkeeper")

@@ -121,7 +121,7 @@ class Model:
         return change if self.has_rule("write markers near the end") else change._replace(is_near_scan_end=False)
 
     def consume(self, shard: Shard) -> Process:  # noqa: C901 (a consumer from its read to its commit)
-        size, repeats = self.chance.randint(1, 6), self.chance.choice((0, 0, 0, 2, 50))
+        size, repeats = self.chance.randint(1, 6), self.chance.choice((0, 0, 0, 2, 50))  # delivered before, and now
         batch = shard.records[max(0, shard.position - repeats) : shard.position + size]
         end = shard.position + len(shard.records[shard.position : shard.position + size])
         fate = self.chance.random()
@@ -236,6 +236,7 @@ class Model:
             if fate < 0.2 and self.chance.random() < 0.3:  # the process of the scan dies
                 return
             while page:
+                # If the consumer writes no markers, a page cannot know which items are new: all of them count.
                 unmarked = [
                     (key, value)
                     for key, value in page
@@ -267,7 +268,7 @@ class Model:
             for _ in range(self.chance.choice((1, 1, 5, 20))):
                 yield
             excess = self.numbers[group] - self.recounts[scan.generation, group]
-            set_before = self.set_by.get(group, 0)
+            set_before = self.set_by.get(group, 0)  # the read; the write below fails if another process was first
             yield
             is_open = self.scan.generation == scan.generation and not self.scan.closed
             if not is_open and self.has_rule("set only while the scan is open"):

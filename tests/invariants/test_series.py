@@ -118,7 +118,8 @@ def test_series_that_are_kept_for_some_days_expire_and_since_is_the_first_day_th
 def test_an_hour_is_complete_though_no_sweep_ran_for_days_after_its_first_half(
     store: Store, monkeypatch: pytest.MonkeyPatch, days_without_sweeps: int
 ) -> None:
-    """Running segments, which have the first half, expire no earlier than the journal's, which have the second half."""
+    """Running segments have the sums of the first half. They expire no earlier than the journal's segments, which have
+    the second half."""
     now_s = [float(M * MINUTE_S)]
     monkeypatch.setattr(time, "time", lambda: now_s[0])
     sum_up(store, M - 1)
@@ -161,8 +162,8 @@ def test_expired_days_are_not_shown_as_zeros_after_series_days_is_raised(store: 
         return replace(store, settings=store.settings._replace(series_days=series_days))
 
     def since(series_days: int, day: int) -> int:
-        """Returns the first day that is shown after two sweeps in the second hour of `day`: the second sweep uses the
-        hour that the first sweep stores. Both days count from `first_day`."""
+        """Returns the first day that is shown after two sweeps in the second hour of `day`. A sweep computes `since` by
+        the hour that was stored before it, so two sweeps are needed. Both days count from `first_day`."""
         hour = 24 * (first_day + day) + 1
         for _ in range(2):
             present = progress.read(store)
@@ -172,7 +173,7 @@ def test_expired_days_are_not_shown_as_zeros_after_series_days_is_raised(store: 
 
     first_day = H // 24
     sum_up(with_series_days(30), 4 * 24 * first_day + 3)
-    # A day that was written with 30 `series_days` is shown for 30 days, also after day 33, from which more are kept.
+    # Days before day 33 are written with 30 `series_days`, and shown for 30 days. From day 33 on, days are kept longer.
     assert [since(30, day) for day in (1, 30, 32)] == [0, 0, 2]
     assert [since(longer_days, day) for day in (33, 40, 60)] == [3, 10, 30]
     assert since(longer_days, 80) == 33, "the first whole day that was written to stay"
@@ -265,7 +266,8 @@ def whole_days(store: Store) -> list[dict[str, Any]]:
 def test_a_dead_letter_of_the_bookkeeper_stops_as_of_until_its_redrive_is_summed_up(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bookkeeper has two dead letters. A redrive books the change on the minute of the redrive."""
+    """The bookkeeper has two dead letters, and the rollup an earlier one, which stops no series. A redrive books the
+    change on the minute of the redrive."""
     table, now_s = store.settings.ledger_table, [float((M + 4) * MINUTE_S)]
     monkeypatch.setattr(time, "time", lambda: now_s[0])
 
@@ -273,14 +275,14 @@ def test_a_dead_letter_of_the_bookkeeper_stops_as_of_until_its_redrive_is_summed
         return key(DEAD_LETTER_KEY, f"{consumer}#{minute * MINUTE_S:010}#receipts#s#1")
 
     def as_of(judged: int) -> float:
-        """Sweeps. Returns `as_of` in minutes, plus CLOCK_SKEW, because `as_of` ends so long before a dead letter."""
+        """Sweeps. Returns `as_of` in minutes, plus CLOCK_SKEW, the minutes by which `as_of` is before a dead letter."""
         sum_up(store, judged)
         return float(read.read_series(Call(store), PLAYS, "v", TWO_DAYS)["as_of"] + CLOCK_SKEW * MINUTE_S) / MINUTE_S
 
     sum_up(store, M - 1)
     for item in (marker_key("rollup", M), marker_key("bookkeeper", M + 1), marker_key("bookkeeper", M + 3)):
         store.client.put_item(TableName=table, Item=item)
-    assert [as_of(M), as_of(M + 4), as_of(M + 5)] == [M + CLOCK_SKEW, M + 1, M + 1]  # the first as_of is M
+    assert [as_of(M), as_of(M + 4), as_of(M + 5)] == [M + CLOCK_SKEW, M + 1, M + 1]  # no dead letter stops the first: M
     now_s[0] += 2 * MINUTE_S
     store.client.delete_item(TableName=table, Key=marker_key("bookkeeper", M + 1))  # redriven
     # A sweep finds the redrive in M + 6. Its change may be booked on M + 7, so `as_of` stays until M + 7 is summed up.
@@ -336,7 +338,7 @@ def test_segments_of_the_current_hour_are_written_in_parallel_until_the_time_is_
         now_s[0] += 1  # so there is time for the second round of writes, and not for the third
 
     client.before = wait
-    timed = replace(store, client=cast(Any, client), clock=lambda: now_s[0])
+    timed = replace(store, client=cast(Any, client), clock=lambda: now_s[0])  # each write takes a second
     with pytest.raises(StoreBusyError, match="no time"):
         hours.sum_up(timed, M + 3, until_s=WRITER_THREADS + 1)
     assert (len(client.calls), progress.read(store).through) == (2 * WRITER_THREADS, M - 1)
@@ -558,7 +560,7 @@ def test_the_imported_total_is_unknown_before_the_first_sweep(store: Store) -> N
 
 def test_series_list_a_repair_beside_the_values(store: Store) -> None:
     sum_up(store, M - 1)
-    numbers = {"before": 60, "amount": -50, "added": -3}
+    numbers = {"before": 60, "amount": -50, "added": -3}  # `added`: the part of the amount that no series has
     repair = history.repair_entry_write(store, "plays", "v", 3600.0 * H, numbers, by="ann", why="w", how=history.LEDGER)
     assert try_commit(store, [repair])
     book(store, M, plays(10))

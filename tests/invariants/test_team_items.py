@@ -43,6 +43,8 @@ ACTIONS = 200  # how many random actions a schedule has
 
 @pytest.fixture
 def team(store: Store, engine: Engine) -> Team:
+    """A team table with orders of customers and with tickets. COUNTERS: `all` and `open` count each customer's orders
+    and open orders, `spent` adds up the customer's totals in tenths, and `tickets` counts open tickets by queue."""
     return make_team(store, engine, COUNTERS)
 
 
@@ -50,7 +52,7 @@ OPEN = {"status": {"S": "open"}}
 
 
 def open_order(total: str = "12") -> dict[str, Any]:
-    """Returns the attributes of an open order. `spent` has one decimal, so a total of 12 adds 120 to the number."""
+    """Returns the attributes of an open order. `spent` adds 120 for a total of 12."""
     return {**OPEN, "total": {"N": total}}
 
 
@@ -78,6 +80,7 @@ def excesses(recount: Recount) -> dict[str, int]:
 
 
 def set_numbers(recount: Recount) -> None:
+    """Sets each number to its recount, and closes the scan, so that the numbers are shown."""
     for difference in recount.all_differences():
         assert recount.set_number(difference)
     recount.close(has_counted_all=True)
@@ -128,7 +131,8 @@ def test_without_images_a_record_counts_if_all_counters_need_only_keys_else_it_i
     for counters, dead_letter_count in (({"all": COUNTERS["all"]}, 0), (COUNTERS, 1)):
         team.deploy(counters)
         count_all(team)
-        team.put("CUSTOMER#a", f"ORDER#{dead_letter_count}", **open_order())  # ORDER#1 becomes a dead letter
+        # Without its image, ORDER#0 counts for `all` alone, and ORDER#1 becomes a dead letter.
+        team.put("CUSTOMER#a", f"ORDER#{dead_letter_count}", **open_order())
         team.put("CUSTOMER#a", "PROFILE")  # its key shows that no counter counts it
         team.read_stream()
         for shard in team.shards.values():
@@ -829,6 +833,7 @@ def test_on_any_schedule_a_number_that_is_shown_is_right(
     items = ORDERS_NUMBER.items
     assert items is not None
     team_numbers = dict(number for item in team.items() if (number := items.team_number(item)))
+    # The team keeps a number of orders in each customer's profile. Tally finds this number, however wrong it is.
     assert {group: watch.team_number(team.store, ORDERS_NUMBER, group) for group in "abc"} == {
         group: team_numbers.get(group) for group in "abc"
     }

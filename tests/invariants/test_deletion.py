@@ -350,7 +350,7 @@ def test_a_sweep_stops_at_its_time_limit_and_parents_of_all_counters_take_turns(
     family.make(20, "small")
     likes.remove("big")
     family.remove("small")
-    family.world.proxy.forget()
+    family.world.proxy.forget()  # so the clock of `slow` begins at 0
     slow = replace(family.store, clock=lambda: len(family.world.requests("TransactWriteItems")))
 
     def children_left() -> list[int]:

@@ -567,6 +567,7 @@ def test_the_command_warns_of_rows_of_periods_that_are_not_kept(run: Command) ->
 def test_an_import_may_go_beyond_the_limit_by_the_debt_of_the_counter_and_not_by_more(
     store: Store, start: int, may_override: bool
 ) -> None:
+    """If a counter has a start, a row sets the number to its value. Without a start, a row adds its value to 0."""
     stock = replace(STOCK, start=start, debt=50, limit_overrides=may_override)
     rows = [chunks.NumberRow(line, id_, number) for line, id_, number in ((2, "a", -50), (3, "b", -51))]
     refused_rows = [
@@ -614,7 +615,7 @@ def test_an_export_that_is_imported_into_empty_tables_gives_the_same_numbers(
     for post, users in (("p", ["a", "auth0|7"]), ("empty", [])):
         posts.write_post(Call(store, "author"), LIKES, post, "hello")
         for user in users:
-            children.set_child(Call(store), LIKES, post, user.replace("|", "%7C"), True)
+            children.set_child(Call(store), LIKES, post, user.replace("|", "%7C"), True)  # takes the encoded name
     browser = anonymous.child_name(counters.HEARTS, "home", "s" * 22)
     stored_children = [(counters.MEMBERS, "auth0%7C7"), (counters.MEMBERS, fields.user(browser, "child")),
              (counters.HEARTS, "ann"), (counters.HEARTS, browser),

@@ -113,7 +113,7 @@ class Schedule:
         self.check()
 
     def _faulty_sweep(self) -> None:
-        write_number = int(self.chance.expovariate(0.1))
+        write_number = int(self.chance.expovariate(0.1))  # of the write at which the sweep dies or sleeps
         if self.chance.random() < 0.5:
             client = client_that_dies(self.world.wire, write_number, committed=self.chance.random() < 0.5)
             with self.world.with_random_skew():

@@ -211,10 +211,9 @@ def test_a_stream_that_was_switched_off_and_on_has_lost_its_old_records(world: D
     """A new stream has another name. The records of writes while the stream was off are lost."""
     world.stall()
     world.play(times=2)
-    for shards in world.streams.shards.values():
-        for shard in shards[:1]:  # without splits, a table has one shard
-            world.deliver()  # nothing, because every consumer is stalled, but time passes
-            world.delivery_to("bookkeeper", shard).position = len(shard.records)
+    world.deliver()  # to no consumer, but the streams have the records
+    for (shard,) in world.streams.shards.values():  # the bookkeeper never gets the records of the two plays
+        world.delivery_to("bookkeeper", shard).position = len(shard.records)
     world.resume()
     world.store = replace(world.store, settings=world.store.settings._replace(receipts_stream="arn:…/new"))
     world.assert_no_drift(14)

@@ -208,6 +208,7 @@ class Model:
             while parent:
                 lineage.append(parent)
                 parent = parent.parent
+            # If a record of a lineage is not applied, the consumer has only passed the last record that it applied.
             if any(shard.records and shard.records[-1][0] > shard.checkpoint for shard in lineage):
                 watermark_s = min(watermark_s, max(shard.through_s for shard in lineage))
         return watermark_s

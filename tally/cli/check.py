@@ -1,8 +1,8 @@
-"""The command `check`: finds wrong numbers, and says what a repair would do. Changes no number.
+"""The command `check`: finds wrong numbers, and says what `tally repair` would do. It changes no number.
 
 It checks four parts, the cheapest first: the dead letters, the known drift, the children of each parent (which reads
 every child), and the receipts of changes that were never rolled up (which reads every receipt). If COUNTER counts items
-of a team's table, it also recounts them (scan.py), and stores a difference as drift. `tally repair` repairs all this.
+of a team's table, it also recounts them (scan.py), and stores a difference as drift.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ def _exists(store: Store, counter: Counter, id_: str) -> bool:
     if counter.child is not None:
         first, last = min(first, counter.child_range[0]), max(last, counter.child_range[1])
     stored = queries.query(store, store.settings.counts_table, counter.partition_start + id_, first, last, Limit=1)
-    return bool(stored) or rows.read_row(store, counter.name, id_).last_minute >= 0
+    return bool(stored) or rows.read_row(store, counter.name, id_).last_minute >= 0  # -1: there is no row
 
 
 def _suspects(args: argparse.Namespace, stack: Stack) -> list[Number]:
-    """Returns every number that drifts, and every number that differs from its children in a scan."""
+    """Returns every number that drifts, or differs from its children in a scan, which may see a change by half."""
     suspects: dict[tuple[str, str], Number] = {}
     if CHILDREN in args.parts:
         with progress_bar(recount.scan_parents(stack.store, stack.counters), "parent", "scanned") as parents:
@@ -103,8 +103,8 @@ def _suspects(args: argparse.Namespace, stack: Stack) -> list[Number]:
         if row.counter in stack.counters:
             suspects[row.counter, row.target] = Number(stack.counters[row.counter], row.target)
         else:
-            drift_text = f"{row.counter} {row.target} drifts by {row.drift:+d}"
-            note(f"{drift_text}, but lambdas/counters.py declares no such counter")
+            name = f"{row.counter} {row.target}"
+            note(f"{name} drifts by {row.drift:+d}, but lambdas/counters.py declares no such counter")
     return [suspects[name] for name in sorted(suspects)]
 
 
@@ -134,7 +134,7 @@ def read_shortfalls(args: argparse.Namespace, stack: Stack) -> Shortfalls | None
 
 
 def reasons_not_compared(args: argparse.Namespace, stack: Stack) -> list[str]:
-    """Returns why team numbers cannot be compared. Prints a note for each counter whose team numbers are compared."""
+    """Returns why team numbers cannot be compared now. Prints a note for each counter with a team number that can."""
     counters = [args.counter] if args.counter else list(stack.counters.values())
     watching = [counter for counter in counters if counter.watch and DRIFT in args.parts]
     if args.named:
@@ -150,7 +150,7 @@ def reasons_not_compared(args: argparse.Namespace, stack: Stack) -> list[str]:
         line = f"{counter.name}: {groups:,} groups have {counter.watch.attribute}"
         waiting_text = f" of them changed within {counter.watch.within_s} s and wait to be compared"
         line += f", {changed:,}{waiting_text}" if changed else ""
-        if changed >= groups:
+        if changed >= groups:  # every group waits
             unknown.append(line)
         else:
             note(line)
@@ -163,7 +163,7 @@ def read_losses(args: argparse.Namespace, stack: Stack) -> list[Loss]:
 
 
 def check(args: argparse.Namespace, stack: Stack) -> int:
-    """Prints what is wrong. Returns 0 if all is well, 1 if something differs or is unclear, 2 if it cannot tell."""
+    """Prints what is wrong. Returns 0 if all is well, 2 if an id is missing or the check cannot tell, else 1."""
     scan.recount_named(args, stack)
     letters, losses = read_dead_letters(args, stack), read_losses(args, stack)
     checked, shortfalls = find_wrong_numbers(args, stack), read_shortfalls(args, stack)

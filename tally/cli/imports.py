@@ -1,4 +1,4 @@
-"""The command `import`: imports numbers or children from a file, each row once for the name of the run.
+"""The command `import`: imports numbers or children from a file. Under the name of a run, each row counts once.
 
 It reads the file twice: first it checks every row and writes nothing, then it imports in chunks. Before it counts a
 row, it stores the run and a digest of the rows in the history. So a run is never counted twice, nor continued with
@@ -34,7 +34,7 @@ from .files import format_rows
 from .terminal import CommandError, note, print_json_or_line, progress_bar, say
 
 PRINTED_LINES_MAX = 20  # lines that the command prints of rows that cannot be read, and of refused rows
-RUN_CHARACTERS = 16  # of the SHA-256 of the rows, which name a run without --run
+RUN_CHARACTERS = 16  # so many characters of the rows' SHA-256 are the name of a run without --run
 BUSY_MAX, BUSY_S_MAX = 30, 20.0  # how often, and how long each time, a chunk waits for a busy store
 BAD_INPUT = 2
 _DAYS_MAX = imports.RESTART_S // 86400  # after these days a run cannot go on
@@ -96,13 +96,13 @@ class RowSource:
             text.detach()
 
     def chunks(self) -> Iterator[Chunk[NumberRow] | Chunk[ChildRow]]:
-        """Yields the readable rows in chunks, the same chunks for each run of the file."""
+        """Yields the readable rows in chunks: always the same ones, because a chunk's number is a part of its key."""
         good: Iterator[Any] = (row for row in self.rows() if not isinstance(row, RefusedRow))
         return imports.child_chunks(good) if self.are_children else imports.number_chunks(self.counter, good)
 
 
 def import_file(args: argparse.Namespace, stack: Stack) -> int:
-    """Imports a file with --yes, and else only checks it. Returns 1 if a row was refused, 2 if rows cannot be read."""
+    """Imports a file with --yes, and else only checks it. Returns 1 if a row was refused, 2 if bad rows stop it."""
     counter: Counter = args.children or args.counter
     if wrong := imports.refusal_of_import(counter, children=bool(args.children)):
         raise CommandError(wrong)
@@ -183,7 +183,7 @@ def _import_rows(source: RowSource, store: Store, import_run: ImportRun) -> int:
         if clock.now_s() > earlier["at"] + imports.RESTART_S:
             began = f"the run {import_run.run} began at {format_time(earlier['at'])}"
             raise CommandError(f"{began}: its receipts have expired, so it cannot go on")
-        import_run = replace(import_run, by=earlier["by"], why=earlier["why"], at_s=earlier["at"])
+        import_run = replace(import_run, by=earlier["by"], why=earlier["why"], at_s=earlier["at"])  # as it began
     note(f"the run {import_run.run}: if it stops, start it again within {_DAYS_MAX} days; each row counts once")
     imported = refused = existed = 0
     with progress_bar(None, "row", "imported", import_run.rows) as bar:
@@ -215,7 +215,7 @@ def _commit(source: RowSource, store: Store, run: str, chunk: Any) -> tuple[list
             ids = {row.line: row.id for row in chunk.rows}
             reasons = {line: f"there is no {counter.prefix.lower()} {ids[line]}" for line in body["missing"]}
             return [RefusedRow(line, why) for line, why in reasons.items()], int(body["already"])
-        except StoreRefusedError:
+        except StoreRefusedError:  # a RetryableError, but a fault of the deployment
             raise
         except RetryableError:
             time.sleep(wait_s)

@@ -1,8 +1,8 @@
 """The command `repair`: repairs what `check` finds, part by part. It shows each part and asks.
 
 First it applies the dead letters, because before that the ledger lacks their changes. Then it repairs the numbers that
-drift or differ from their children. At the end it adds accepted changes that were never rolled up. Each repair is one
-transaction, on condition that nothing has changed since the check.
+drift or differ from their children, adds accepted changes that were never rolled up, forgets the drift of undeclared
+counters, and acknowledges losses. Each repair is one transaction, on condition that its proof has not changed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _add_arguments(parser: Parser, counters: Counters) -> None:
 def repair(args: argparse.Namespace, stack: Stack) -> int:
     """Shows, asks and repairs, part by part. Returns 0 if no problem is left, 2 if an id has no number, else 1."""
     check_answerable(args.yes)
-    args.json = False
+    args.json = False  # the lines of `findings` are those of `check`, which can print JSON
     letters = check.read_dead_letters(args, stack)
     findings.say_dead_letters(args, letters)
     may_apply = letters and confirm(args, f"Apply {len(letters)}?")
@@ -70,7 +70,7 @@ def repair(args: argparse.Namespace, stack: Stack) -> int:
     unacknowledged = check.read_losses(args, stack)
     findings.say_losses(args, unacknowledged)
     if unacknowledged and args.acknowledge and confirm(args, "Acknowledge this?"):
-        _wait_until_judged(reconciler, max(loss.resume_minute for loss in unacknowledged) - 1)
+        _wait_until_judged(reconciler, max(loss.resume_minute for loss in unacknowledged) - 1)  # the ledger restarts
         losses.acknowledge(stack.store, unacknowledged, args.by, args.why)
         say(f"acknowledged {len(unacknowledged)}: as_of advances with the next sweep")
     else:
@@ -81,7 +81,7 @@ def repair(args: argparse.Namespace, stack: Stack) -> int:
 
 
 def _redrive(args: argparse.Namespace, stack: Stack, letters: Sequence[DeadLetterMarker]) -> int:
-    """Applies each dead letter once. With --drop, discards what nobody can apply. Returns how many letters are left."""
+    """Applies each dead letter once. --drop discards lost letters, and blocked ones of items. Returns how many stay."""
     objects = stack.objects
     if objects is None:
         raise CommandError("the stack has no output 'DeadLetterBucketName', so its dead letters cannot be read")
@@ -95,7 +95,7 @@ def _redrive(args: argparse.Namespace, stack: Stack, letters: Sequence[DeadLette
             outcome, why = dead_letters.redrive(Call(stack.store), objects, consumers, declared, marker)
             of_items = marker.consumer == consumer.NAME
             if outcome is RedriveOutcome.STILL_BLOCKED and of_items and args.drop:
-                outcome = RedriveOutcome.OBJECT_LOST  # discard it, too: a scan counts the item in its present state
+                outcome = RedriveOutcome.OBJECT_LOST  # so --drop discards it: a scan will count the present item
             counts[outcome] += 1
             if outcome is RedriveOutcome.STILL_BLOCKED:
                 say(f"blocked  {marker.object}: {why}{'; --drop discards it, then `tally scan`' if of_items else ''}")
@@ -108,19 +108,19 @@ def _redrive(args: argparse.Namespace, stack: Stack, letters: Sequence[DeadLette
                 say(f"lost     {marker.object}, a dead letter since {since}: {why}; --drop discards it")
     applied, already = counts[RedriveOutcome.APPLIED], counts[RedriveOutcome.ALREADY_APPLIED]
     blocked, lost = counts[RedriveOutcome.STILL_BLOCKED], counts[RedriveOutcome.OBJECT_LOST]
-    ended = f", {lost} {'dropped' if args.drop else 'lost'}" if lost else ""
-    say(f"{applied} applied, {already} already gone, {blocked} blocked{ended}")
+    lost_text = f", {lost} {'dropped' if args.drop else 'lost'}" if lost else ""
+    say(f"{applied} applied, {already} already gone, {blocked} blocked{lost_text}")
     return blocked + (0 if args.drop else lost)
 
 
 def _abandon_scans(stack: Stack, marker: DeadLetterMarker, *, lost: bool = False) -> None:
-    """Closes the open scans of a dead letter's table, which do not see what a redrive changes. `lost`: nobody applies
-    the record, so a number is right only after a new scan."""
+    """Closes the open scans of a dead letter's table, which do not see what a redrive changes. `lost`: nobody
+    applies the record. So a finished scan is invalid, too, and a number is right only after a new scan."""
     if marker.consumer != consumer.NAME:
         return
     for name in consumer.counters_of_table(stack.counters, marker.table):
         scan = scan_state.read_scan(stack.store, name)
-        if lost and scan.counted_by:
+        if lost and scan.counted_by:  # a scan has finished
             scan_state.invalidate_until_done(stack.store, name)
             note(f"{name} has lost a change: run `tally scan {name}`")
         elif not scan.closed:
@@ -129,7 +129,7 @@ def _abandon_scans(stack: Stack, marker: DeadLetterMarker, *, lost: bool = False
 
 
 def _repair_numbers(args: argparse.Namespace, reconciler: Reconciler, wrong: Sequence[CheckedNumber]) -> int:
-    """Repairs the numbers after the judge has judged everything up to now. Returns how many still differ."""
+    """Repairs the numbers after the judge has judged the minutes of all counts. Returns how many repairs failed."""
     required_minute = _wait_until_judged(reconciler)
     counted = []
     with progress_bar(wrong, "number", "checked") as numbers:
@@ -181,7 +181,7 @@ def _rebuild_numbers(args: argparse.Namespace, reconciler: Reconciler, findings:
 
 
 def _fix_each(to_fix: Sequence[Any], fix: Callable[[Any], None]) -> int:
-    """Repairs each thing, also after a failure. Returns how many failed."""
+    """Calls `fix` with each number or finding, also after a failure. Returns how many failed."""
     failures = 0
     with progress_bar(to_fix, "number", "repaired") as each:
         for one in each:

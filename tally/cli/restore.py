@@ -1,4 +1,4 @@
-"""`tally restore`: restores all three tables to one time, as new tables that a stack can adopt.
+"""`tally restore`: restores `counts`, `receipts` and `ledger` to one time, as new tables that a stack can adopt.
 
 It does not change the live tables. It restores each table to the same second under a new name, and repairs the numbers
 while nothing writes to the new tables. Then it sets what a restore leaves out: stream, TTL, backups, protection, tags.
@@ -43,7 +43,7 @@ POLL_S = 10.0  # between two checks of the new tables: a restore takes minutes t
 POLLS_MAX = 48 * 360  # two days
 _COUNTS_TABLE_SUFFIX = re.compile(r"(-[0-9]{8}T[0-9]{6})?-counts$")  # with the time if a restore made the table
 _WHAT_MAY_BE_WRONG = "docs/restore.md#what-may-be-wrong"
-_STAGE_PREFIX = re.compile(r"Tally-([a-z][a-z0-9-]*)-[0-9]{8}T[0-9]{6}")  # the new tables of a checkout's stage
+_STAGE_PREFIX = re.compile(r"Tally-([a-z][a-z0-9-]*)-[0-9]{8}T[0-9]{6}")  # new tables of a stage, not of a construct
 
 
 class TableSettings(NamedTuple):
@@ -101,7 +101,7 @@ def _restore_from_backups(client: DynamoDBClient, args: argparse.Namespace, stac
     new_settings = live_settings._replace(**{f"{table}_table": f"{prefix}-{table}" for table in TABLES})  # type: ignore[arg-type]
     tables = dict(zip(_table_names(live_settings), _table_names(new_settings), strict=True))
     missing = [source for source, target in tables.items() if not _is_restoring(client, source, target, args.to)]
-    for source in missing:
+    for source in missing:  # all of them before the first restore begins
         _check_moment(client, source, args.to)
     for source in missing:
         target = tables[source]
@@ -188,13 +188,13 @@ def _wait_until_active(client: DynamoDBClient, names: list[str], check: Callable
 def _repair_tallies(
     args: argparse.Namespace, counters: Counters, store: Store, to_s: int, moments_differ: bool = False
 ) -> None:
-    """Repairs the numbers of the new tables, which get a stream last: if a table has a stream, an earlier run has
-    repaired the numbers. `moments_differ`: the tables were copied at different times."""
+    """Repairs the numbers of the new tables, if an earlier run did not: a table gets its stream last, so a stream shows
+    that the numbers are repaired. `moments_differ`: the tables are of different moments, so drift proves nothing."""
     names = (store.settings.counts_table, store.settings.receipts_table)
     tables = [_describe_table(store.client, name) or {} for name in names]
     if any(table.get("StreamSpecification", {}).get("StreamEnabled") for table in tables):
         return
-    fingerprints.check(fingerprints.read_all(store), counters)
+    fingerprints.check(fingerprints.read_all(store), counters)  # raises if the declarations do not fit the stored items
     if moments_differ and not restored.is_repaired(store, to_s):
         times = restored.table_moments(store)
         shown = [f"{table} {format_time(at_s) if at_s else 'unknown'}" for table, at_s in times.items()]

@@ -46,7 +46,7 @@ from .terminal import (
 WITHIN_DEFAULT_S, WITHIN_MAX_S = 60, 1799  # below half an hour, so that a reading is near only one full hour
 PRINTED_LINES_MAX = 20  # bad lines that the command prints
 WORST_IDS_MAX = 5  # ids with the largest excess, which the command prints
-DIFFERS, BAD_INPUT = 1, 2
+DIFFERS, BAD_INPUT = 1, 2  # exit codes
 HourlyReadings = dict[str, dict[int, OldReading]]
 """The readings of each id, by the full hour to which each is nearest, in hours since 1970."""
 
@@ -112,7 +112,7 @@ class Comparison:
 
 
 def print_comparison(args: argparse.Namespace, stack: Stack) -> int:
-    """Prints the comparison. Returns 1 if the old number is wrong in a row, 2 if a line is bad or no row is known."""
+    """Prints the comparison. Returns 1 if an old number is wrong in a span, 2 if a line is bad or no row is known."""
     counter: Counter = args.counter
     if counter.period is not None:
         why = "its series has the sum of all periods: an old number cannot be compared"
@@ -164,7 +164,7 @@ def _read_files(args: argparse.Namespace, counter: Counter) -> OldReadings:
 
 def _compare(store: Store, counter: Counter, old: OldReadings) -> Comparison:
     """Compares each span between two readings with the series. Spans of all ids with the same hours make one row."""
-    since = as_of = progress.read(store).as_of(store.settings)  # read once, so that each id has the same end
+    since = as_of = progress.read(store).as_of(store.settings)  # `as_of` is read once: the same end for each id
     rows: dict[tuple[int, int], ComparedSpan] = {}
     ids, alone, added = [], 0, 0
     for id_, by_hour in progress_bar(sorted(old.readings.items()), "id", "compared"):
@@ -174,7 +174,7 @@ def _compare(store: Store, counter: Counter, old: OldReadings) -> Comparison:
             continue
         all_hours = series.SeriesRange(series.HOUR, spans[0][0], spans[-1][1])
         body = series.read_series(Call(store), counter, id_, all_hours)
-        since = body["since"]
+        since = body["since"]  # does not depend on the id
         last_s = (as_of or 0) - HOUR_S  # the latest start of a complete hour
         known = {one["from"] // HOUR_S: one["value"] for one in body["series"] if since <= one["from"] <= last_s}
         added += sum(repair["added"] for repair in body["repairs"])
@@ -187,7 +187,7 @@ def _compare(store: Store, counter: Counter, old: OldReadings) -> Comparison:
             span = row.from_s, row.to_s
             rows[span] = rows[span].plus(row) if span in rows else row
         ids.append({"id": id_, **_sums(spans_of_id)})
-    ids.sort(key=lambda sums: (-abs(sums["excess"]), sums["under"] - sums["over"]))
+    ids.sort(key=lambda sums: (-abs(sums["excess"]), sums["under"] - sums["over"]))  # if equal, most errors first
     return Comparison(counter.name, [rows[span] for span in sorted(rows)], ids, alone, old.away, added, since, as_of)
 
 

@@ -38,8 +38,8 @@ from tally.errors import (
 ROOT = Path(errors.__file__).parents[1]
 BUNDLE = ("__init__.py", "client", "errors.py", "ids.py")  # what another Lambda needs of `tally`
 CLIENT_OPERATIONS = [operation for operation in OPERATIONS if hasattr(requests, operation.name)]
-# No function answers with these errors: Tally's own code catches them.
-ERRORS_IN_NO_ANSWER = {errors.AlreadyCountedError, errors.ChangeRefusedError, errors.HotTallyError}
+# No function answers with these errors: Tally's own code catches them, or raises only subclasses (CallerError).
+ERRORS_IN_NO_ANSWER = {errors.AlreadyCountedError, errors.ChangeRefusedError, errors.HotTallyError, CallerError}
 
 
 def with_subclasses(root: type[TallyError]) -> list[type[TallyError]]:
@@ -47,7 +47,7 @@ def with_subclasses(root: type[TallyError]) -> list[type[TallyError]]:
 
 
 BUNDLE_ERRORS = [kind for kind in with_subclasses(TallyError) if kind.__module__ == errors.__name__]
-ANSWERED_ERRORS = [kind for kind in BUNDLE_ERRORS if kind not in {CallerError, *ERRORS_IN_NO_ANSWER}]
+ANSWERED_ERRORS = [kind for kind in BUNDLE_ERRORS if kind not in ERRORS_IN_NO_ANSWER]
 BODY = {"counter": "plays", "id": "9f3a", "counted": True, "visible": "now"}
 PLAYED = {"status": 200, "replayed": False, "body": BODY}  # a function's answer
 PLAY = ("plays", "9f3a")  # the arguments of `increment`
@@ -84,7 +84,7 @@ class FakeLambda:
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The client's pauses, in seconds. The client's clock shows their sum."""
+    """The client's pauses, in seconds. The client's clock shows the sum of the pauses, so nothing else takes time."""
     pauses_s: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: sum(pauses_s), sleep=pauses_s.append)
     monkeypatch.setattr(client, "time", clock)
@@ -126,7 +126,7 @@ def test_the_client_has_every_operation_that_is_not_for_browsers() -> None:
         }
         request = build(**arguments)
         assert (request.function, request.operation) == (operation.module, operation.name)
-        assert set(request.fields) == {field.name for field in operation.fields} - {"caller"}
+        assert set(request.fields) == {field.name for field in operation.fields} - {"caller"}  # the client adds it
         assert getattr(Tally, operation.name).__wrapped__ is build
         if operation.leaves_receipt:
             assert inspect.signature(build).parameters["idempotency_key"].default is None
@@ -165,7 +165,7 @@ def test_the_client_raises_the_error_class_that_a_function_answered_or_raised(
     with pytest.raises(kind) as caught:
         tally_client.increment(*PLAY)
     assert type(caught.value) is kind
-    assert caught.value.detail == errors.problem_document(error)["detail"]
+    assert caught.value.detail == errors.problem_document(error)["detail"]  # for a 500, not "in words"
     assert {name: caught.value.members[name] for name in members} == members
     (result,) = tally({"results": [error_answer(error)]})[0].batch([requests.increment(*PLAY)])
     assert type(result) is kind
@@ -314,7 +314,7 @@ def test_enqueued_events_and_batches_ask_lambda_to_retry_them(pauses: list[float
     assert [call["InvocationType"] for call in fake.calls] == ["Event"] * 4, (
         "the throttled call, two batches of plays, and one of a like"
     )
-    assert {event["on_failure"] for event in fake.events} == {"raise"}
+    assert {event["on_failure"] for event in fake.events} == {"raise"}, "so Lambda learns of a failure, and retries"
     assert [call["FunctionName"] for call in fake.calls] == ["fn-increments"] * 3 + ["fn-children"]
     sent = [[entry["idempotency_key"] for entry in event["batch"]] for event in fake.events[1:]]
     keys = [f"k{number}" for number in range(150)]
@@ -411,7 +411,8 @@ def test_decimals_are_sent_as_whole_numbers_and_uuids_as_text() -> None:
 
 
 def test_a_batch_takes_a_generator_and_answers_each_request() -> None:
-    """A generator has no length. If `batch` raised an error after it had sent requests, callers would repeat them."""
+    """A generator has no length. If `batch` raised an error after it had sent some requests, callers
+    would repeat the sent requests."""
     tally_client, fake = tally(lambda event: {"results": [PLAYED] * len(event["batch"])})
     assert tally_client.batch(requests.increment("plays", f"v{number}") for number in range(120)) == [COUNTED] * 120
     tally_client.enqueue_batch(requests.increment("plays", f"v{number}") for number in range(3))

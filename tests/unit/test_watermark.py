@@ -42,6 +42,7 @@ RECORD: dict[str, Any] = {}  # goes to the bookkeeper, as every record but the r
 @dataclass
 class Streams:
     """Imitates the streams. `trees`: the shards of each table. `answers`: by shard, the answers of GetRecords in order.
+    A shard without `answers` gives empty answers without end.
 
     `requested`: each shard whose records were read, and after which sequence number. `failing`: each read fails.
     """
@@ -111,7 +112,7 @@ class Stack:
         )
         return {(item.get("PK") or item["id"])["S"].partition("#")[2] for item in items["Items"]}
 
-    def judge_item(self) -> dict[str, Any]:
+    def watermark_item(self) -> dict[str, Any]:
         """Returns the item of the watermark, with plain values."""
         item = queries.get(self.store.client, self.store.settings.ledger_table, watermark.WATERMARK_KEY)
         return {name: next(iter(value.values())) for name, value in item.items()}
@@ -174,7 +175,7 @@ def test_a_consumer_has_passed_as_much_as_in_the_shard_where_it_lags_most(
         ([("c1", "bookkeeper", 9, 8), ("c1", "rollup", 7, 7)], 300),  # the rollup has not passed record 8
         ([("c1", "bookkeeper", 11, 9), ("c1", "rollup", 10, 10)], 70),  # sequence numbers are compared as numbers
         ([("c0", "bookkeeper", 9, 10), ("c1", "bookkeeper", 9, 0)], 400),  # the rollup has not passed record 10 of c0
-        ([("c0", "bookkeeper", 9, 10), ("c1", "bookkeeper", 9, 8), ("c1", "rollup", 8, 8)], 70),  # it has begun c1
+        ([("c0", "bookkeeper", 9, 10), ("c1", "bookkeeper", 9, 8), ("c1", "rollup", 8, 8)], 70),  # the rollup is in c1
     ],
 )
 def test_the_rollup_is_as_far_as_the_bookkeeper_if_the_rollup_has_passed_its_newest_record(
@@ -182,7 +183,8 @@ def test_the_rollup_is_as_far_as_the_bookkeeper_if_the_rollup_has_passed_its_new
 ) -> None:
     """The bookkeeper notes the newest record that the rollup's filter lets through.
 
-    If the rollup had to read every leaf, a leaf without records for it would stop `as_of` and judging. The lag is the
+    If the rollup had to read every leaf, a leaf without records for the rollup would stop `as_of`
+    and judging. The lag is the
     age of a checkpoint: 400 s in c0, and in c1 70 s for the bookkeeper and 300 s for the rollup.
     """
     stack.streams.trees["counts"] = [Shard("c0"), Shard("c1", "c0")]
@@ -298,7 +300,7 @@ def test_a_failed_heartbeat_stops_no_other_heartbeat_and_its_leaf_counts_as_a_le
     assert {"k1", "k2"} < stack.heartbeats("counts")
     assert len(stack.heartbeats("counts")) == 2 + heartbeats.RANDOM_HEARTBEATS
     assert stack.streams.requested == [("c0", "9")] * is_quiet, "only the quiet leaf without a heartbeat is read"
-    assert stack.judge_item()["rollup_passed_s"] == str(int(NOW_S) - 60)
+    assert stack.watermark_item()["rollup_passed_s"] == str(int(NOW_S) - 60)
 
 
 @pytest.fixture
@@ -361,9 +363,8 @@ def test_an_unread_record_in_a_leaf_or_in_a_shard_before_the_leaf_delays_both_co
     quiet_stack: Stack, parents: dict[str, str], unread: dict[str, list[list[Any]]], lag_s: int
 ) -> None:
     """A shard that is not listed is not read. After five empty answers, a shard counts as read to its end."""
-    listed_parent = [] if parents == {"c2": "c9"} else [Shard("c0")]
     later_shards = itertools.starmap(Shard, parents.items())
-    quiet_stack.streams.trees["counts"] = [*listed_parent, Shard("c1", "c0"), *later_shards]
+    quiet_stack.streams.trees["counts"] = [Shard("c0"), Shard("c1", "c0"), *later_shards]
     quiet_stack.streams.answers |= unread
     assert lags_s(quiet_stack.snapshot()) == (lag_s, lag_s)
 
@@ -382,21 +383,21 @@ def test_a_shard_that_cannot_be_read_is_not_passed(quiet_stack: Stack) -> None:
 
 def test_a_ledger_of_another_format_is_neither_read_nor_written(up_to_date_stack: Stack) -> None:
     up_to_date_stack.sweep(NOW_S)
-    assert up_to_date_stack.judge_item()["format"] == str(keys.FORMAT)
+    assert up_to_date_stack.watermark_item()["format"] == str(keys.FORMAT)
     other_format = watermark.WATERMARK_KEY | {"format": {"N": str(keys.FORMAT + 1)}}
     up_to_date_stack.store.client.put_item(TableName=up_to_date_stack.store.settings.ledger_table, Item=other_format)
     message = f"in format {keys.FORMAT + 1}, and this Tally reads format {keys.FORMAT}"
     for use in (partial(up_to_date_stack.sweep, NOW_S + 60), partial(watermark.as_of, Call(up_to_date_stack.store))):
         with pytest.raises(ConfigurationError, match=message):
             use()
-    assert "written_s" not in up_to_date_stack.judge_item()
+    assert "written_s" not in up_to_date_stack.watermark_item()
 
 
 def test_the_ledger_stores_the_watermark_under_the_names_of_its_fields(up_to_date_stack: Stack) -> None:
     for minute in range(8):
         pass_everything(up_to_date_stack, 60 * minute)
         up_to_date_stack.sweep(NOW_S + 60 * minute)
-    watermark_, stored = watermark.read(up_to_date_stack.store), up_to_date_stack.judge_item()
+    watermark_, stored = watermark.read(up_to_date_stack.store), up_to_date_stack.watermark_item()
     names = (
         "judged", "journal_complete_s", "rollup_passed_s", "reads_complete_s", "written_s", "resume_minute",
         "warm_up_until", "first_judged_s", "oldest_loss_s",
@@ -424,10 +425,10 @@ def test_the_judge_starts_when_the_minute_of_the_first_sweep_is_closed(
     for minute in range(20):
         if minute == 0 or minute > stalled_minutes:
             pass_everything(stack, 60 * minute)
-        closed = watermark.read(stack.store).last_complete_minute(stack.store.settings)
+        last_complete = watermark.read(stack.store).last_complete_minute(stack.store.settings)
         stack.sweep(NOW_S + 60 * minute)
-        assert ("judged" in stack.judge_item()) == (starting_sweep is not None or closed >= MINUTE)
-        if starting_sweep is None and "judged" in stack.judge_item():
+        assert ("judged" in stack.watermark_item()) == (starting_sweep is not None or last_complete >= MINUTE)
+        if starting_sweep is None and "judged" in stack.watermark_item():
             starting_sweep = minute
     skipped = 0 if restored_minutes_ago is None else max(0, 2 - restored_minutes_ago)
     assert watermark.last_judged_minute(stack.store) == MINUTE + skipped - 1, "only the judge advances this minute"
@@ -438,7 +439,7 @@ def test_the_judge_starts_when_the_minute_of_the_first_sweep_is_closed(
 def test_the_journal_is_complete_when_the_bookkeeper_has_passed_the_writes_of_the_rollup(
     up_to_date_stack: Stack,
 ) -> None:
-    """The bookkeeper passes the probe that the sweep of minute 0 stored only in minute 5, because it lags in shard c1.
+    """The bookkeeper lags in shard c1, so it passes the probe that the sweep of minute 0 stored as late as in minute 5.
 
     In minute 7 the bookkeeper passes the probe of minute 5. A probe has the rollup's time, 60 s before its sweep.
     """
@@ -449,7 +450,7 @@ def test_the_journal_is_complete_when_the_bookkeeper_has_passed_the_writes_of_th
         up_to_date_stack.checkpoint("c1", 2 if minute < 5 else -60 * minute)
         up_to_date_stack.streams.answers["c1"] = [[RECORD]]  # so the quiet leaf is not passed
         up_to_date_stack.sweep(NOW_S + 60 * minute)
-        complete_s.append(int(up_to_date_stack.judge_item()["journal_complete_s"]) - NOW_S)
+        complete_s.append(int(up_to_date_stack.watermark_item()["journal_complete_s"]) - NOW_S)
     assert complete_s == [0 - NOW_S] * 5 + [-60] * 2 + [60 * 5 - 60], "0: there is no watermark"
 
 
@@ -462,7 +463,7 @@ def test_of_two_sweeps_at_once_one_stores_the_watermark_and_a_watermark_is_too_f
     pass_everything(up_to_date_stack, 60)
     watermark.advance(up_to_date_stack.store, up_to_date_stack.streams, first, NOW_S + 60)  # type: ignore[arg-type]
     watermark.advance(up_to_date_stack.store, up_to_date_stack.streams, second, NOW_S + 61)  # type: ignore[arg-type]
-    assert float(up_to_date_stack.judge_item()["written_s"]) == NOW_S + 60
+    assert float(up_to_date_stack.watermark_item()["written_s"]) == NOW_S + 60
     before = watermark.read(up_to_date_stack.store)
     assert [before.is_too_fresh(settings, NOW_S + 60 + after_s) for after_s in (0, 9.9, 10)] == [True, True, False]
     settings = settings._replace(minute_s=6)  # 10 s are a sixth of a minute, so 1 s of a minute of 6 s
@@ -481,10 +482,10 @@ def test_the_first_record_begins_the_ledger_and_a_sweep_at_the_same_time_writes_
     for at_s in (made_s, NOW_S - 1):
         watermark.ensure_begun(Call(up_to_date_stack.store), at_s)
     watermark.advance(up_to_date_stack.store, up_to_date_stack.streams, before, NOW_S)  # type: ignore[arg-type]
-    item = up_to_date_stack.judge_item()
+    item = up_to_date_stack.watermark_item()
     assert (item["began_s"], "written_s" in item) == (str(int(began_s)), False)
     up_to_date_stack.sweep(NOW_S + 60)
-    item = up_to_date_stack.judge_item()
+    item = up_to_date_stack.watermark_item()
     assert (item["began_s"], "written_s" in item) == (str(int(began_s)), True)
 
 
@@ -512,7 +513,7 @@ def test_as_of_stays_before_a_dead_letter_of_the_rollup_until_one_sweep_after_it
             up_to_date_stack.store.client.delete_item(TableName=table, Key=younger)
         up_to_date_stack.sweep(NOW_S + 60 * minute)
         shown_s.append(watermark.read(up_to_date_stack.store).as_of(settings))
-    rolled_up_s = [int(NOW_S) + 60 * minute - 60 for minute in range(6)]  # found by a sweep, used by the next sweep
+    rolled_up_s = [int(NOW_S) + 60 * minute - 60 for minute in range(6)]  # shown after the next sweep
     expected_s = [min(rolled_up_s[0], made_s), min(rolled_up_s[1], made_s), made_s, rolled_up_s[3], rolled_up_s[4]]
     assert shown_s == [None, *(time_s - 5 for time_s in expected_s)]  # 5 s: lineage.CLOCK_SKEW
 
@@ -560,7 +561,6 @@ def test_as_of_is_read_once_a_second_at_most_and_is_none_before_there_is_a_water
 ) -> None:
     clock = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(time, "time", lambda: NOW_S + 20)
     call = Call(up_to_date_stack.store)
     assert watermark.as_of(call) is None
     up_to_date_stack.sweep(NOW_S - 60)

@@ -716,7 +716,7 @@ def change_hold(
 def commit_hold(
     counter: str, id: str, hold: str, *, amount: int | None = None, caller: str | None = None
 ) -> Request[Settled]:
-    """Commit a hold, at the held amount or at the used one. Raises NotFoundError, HoldSettledError,
+    """Commit a hold, at the held amount or at the used amount. Raises NotFoundError, HoldSettledError,
     LimitReachedError.
     """
     return Request.of("holds", "commit_hold", locals())

@@ -614,7 +614,7 @@ export interface Requests {
     idempotency_key?: string;
     caller?: string;
   }): Promise<Held & Replayed>;
-  /** Commit a hold, at the held amount or at the used one. Refused as not-found, hold-settled, limit-reached. */
+  /** Commit a hold, at the held amount or at the used amount. Refused as not-found, hold-settled, limit-reached. */
   commit_hold(fields: {
     counter: string;
     id: string;

@@ -112,7 +112,7 @@ def void(
     late copy of the change does not count. Tally knows the key as long as its receipt lives. `caller`: who made the
     change; by default you. If a floor or ceiling does not allow the void, Tally refuses it, and the change stays.
     """
-    receipt_key = ReceiptKey("increment", f"{counter.name}/{id}", key, {})
+    receipt_key = ReceiptKey("increment", f"{counter.name}/{id}", key, {})  # found by its key, whatever the payload was
     amounts, (body, replayed) = voids.void(_call_of(call, caller), receipt_key)
     ((tally, amount),) = amounts.items()
     members = {"counter": counter.name, **periods.answer_members(tally.id), "amount": amount}

@@ -156,13 +156,13 @@ def commit_hold(
     hold: HoldId,
     amount: Annotated[int, kinds.USED_AMOUNT] | None = None,
 ) -> Answer[Settled]:
-    """Commit a hold, at the held amount or at the used one
+    """Commit a hold, at the held amount or at the used amount
 
     If less was used than was held, Tally gives the rest back. If more was used, Tally takes the difference, within the
     counter's limit and its `debt`. If the difference does not fit (409), the hold stays. Committing twice
     changes nothing, and a second commit at another amount is refused.
 
-    A hold that has expired can be committed for a day (or the counter's `receipt_days`), with an `amount`. Tally takes
+    A hold that has expired can be committed for as long as the counter's receipts live, with an `amount`. Tally takes
     this amount in the period of the hold, within the same limit and `debt`.
     """
     return Answer(settling.settle(call, counter, id, hold, hold_items.COMMITTED, amount))
@@ -193,8 +193,7 @@ def release_hold(call: Call, *, counter: DeclaredCounter, id: Id, hold: HoldId) 
 def void_hold(call: Call, *, counter: DeclaredCounter, id: Id, hold: HoldId) -> Answer[Settled]:
     """Void a committed hold
 
-    Tally gives the whole `amount` of the commit back, once, in the period of the hold. Tally knows a hold for 8 days
-    after it was taken; if the counter has `receipt_days`, for 7 days and `receipt_days`. Only a committed hold can
-    be voided (409).
+    Tally gives the whole `amount` of the commit back, once, in the period of the hold. Tally knows a hold for 7 days
+    after it was taken, and then for as long as the counter's receipts live. Only a committed hold can be voided (409).
     """
     return Answer(settling.settle(call, counter, id, hold, hold_items.VOIDED))

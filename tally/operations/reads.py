@@ -180,8 +180,8 @@ def _read_answer(
 
 
 def _as_of_member(call: Call, counter: Counter, rollup_as_of: Callable[[], int | None]) -> dict[str, Any] | CallerError:
-    """Returns the member `as_of` of an answer, and `about` if it is approximate; or the error, until a scan has counted
-    the items. `rollup_as_of`: returns `as_of` of the counters that the rollup adds to."""
+    """Returns the member `as_of` of an answer, and `about` if it is approximate; nothing for a counter that is visible
+    now. Until a scan has counted a counter's items, returns the error. `rollup_as_of`: reads the rollup's watermark."""
     if counter.items is not None:
         try:
             as_of = scan_state.as_of(call.store, counter)

@@ -89,12 +89,12 @@ def _find(call: Call, operation: str, targets: Sequence[str], keys: Sequence[str
         counter, slash, id_ = target.partition("/")
         if operation == "visit":
             stored_targets.append(fields.page(target, "target", call.pages))
-        else:  # `identifier` refuses an id that no receipt can have
+        else:  # `identifier` refuses an id that no receipt can have. The target of a batch, `changes`, has no slash
             stored_targets.append(f"{counter}/{fields.identifier(id_, 'target')}" if slash else target)
     stored_targets *= len(keys) // len(targets)  # one target is for all keys
-    counted = receipts.find_many(call, operation, list(zip(stored_targets, keys, strict=True)))
+    found = receipts.find_many(call, operation, list(zip(stored_targets, keys, strict=True)))
     entries: list[dict[str, Any]] = []
-    for target, key, receipt in zip(stored_targets, keys, counted, strict=True):
+    for target, key, receipt in zip(stored_targets, keys, found, strict=True):
         members: dict[str, Any] = {"state": "unknown"}
         if receipt is not None:
             members = {"state": "counted", **({"voided": True} if receipt.is_voided else {}), "answer": receipt.body}

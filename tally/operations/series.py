@@ -118,8 +118,8 @@ def get_series(
 ) -> Answer[Series]:
     """A number by the hour or by the day
 
-    For a counter that anyone may read. Every accepted change is in exactly one hour. The current hour is complete up to
-    `as_of`. `from` and `to` are rounded to whole hours or days.
+    For a counter that anyone may read. From `since` on, every accepted change that is not an import is in exactly one
+    hour. The current hour is complete up to `as_of`. `from` and `to` are rounded to whole hours or days.
     """
     counter = fields.declared_counter(of[0], "of", call.counters)
     if refusal := fields.refusal_of_public_read(counter, field="of"):
@@ -172,7 +172,7 @@ def get_top(
     """The ids that moved most in an hour, a day or a month
 
     For a counter whose ids anyone may list. The list of an hour is exact. The list of a longer span is merged from the
-    lists of its hours, and `error_max` is the most by which a value may be wrong. Without `span`, the answer is the
+    lists of shorter spans, and `error_max` is the most by which a value may be wrong. Without `span`, the answer is the
     newest list, up to `as_of`.
     """
     return Answer(top.top_list(call, counter, by, span, limit), max_age_s=counter.cache_s)
@@ -207,7 +207,7 @@ def _read_series(
 ) -> Answer[Series]:
     if refusal := fields.refusal_of_series(counter, "of"):
         raise refusal
-    series_id = fields.counted_id(counter, id_, "of", call.pages) if id_ else hours.TOTAL_ID
+    series_id = fields.counted_id(counter, id_, "of", call.pages) if id_ else hours.TOTAL_ID  # of all ids
     zone = zone or (counter.timezone if counter.unique else None)  # visitors are distinct in a day of that zone
     series = read.read_series(call, counter, series_id, read.range_of(by, from_s, to_s, zone, clock.now_s()))
     return Answer(series, max_age_s=counter.cache_s)

@@ -38,7 +38,7 @@ from .operation import Access, Answer, Operation, Route
 from .texts import Text
 
 BATCH_ENTRIES_MAX = 100
-_DIRECT_EXTRAS = frozenset({"operation", "caller"})  # every direct event may have these, beside the operation's fields
+_DIRECT_EXTRAS = frozenset({"operation", "caller"})  # any direct event may have these, besides fields of the operation
 
 Outcome = Answer[Any] | TallyError
 
@@ -77,7 +77,7 @@ class RequestHandler:
         self.store = store or Store(dynamodb_client(), Settings.from_environment())
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
-        """Answers one invocation. For a direct event, and a batch with `on_failure`, raises Tally's own failures."""
+        """Answers one invocation. For a direct event, and a batch with `on_failure`, raises errors that are Tally's."""
         deadline_s = self.store.clock() + context.get_remaining_time_in_millis() / 1000 - ANSWER_RESERVE_S
         request_id = getattr(context, "aws_request_id", "") or "local"
         logger.refresh_sample_rate_calculation()  # decides whether this invocation logs its successes
@@ -92,7 +92,7 @@ class RequestHandler:
                 return self._answer_batch(event, deadline_s, request_id)
             answer = self._answer(partial(self._direct_request, event), deadline_s)
             if _is_own_failure(answer):
-                raise answer  # an asynchronous invocation must not be lost
+                raise answer  # if the invocation is asynchronous, Lambda sends the event again
             return _direct_response(answer, request_id)
 
     def _answer_http(self, event: Mapping[str, Any], deadline_s: float, request_id: str) -> dict[str, Any]:
@@ -154,7 +154,7 @@ class RequestHandler:
         if operation is None:
             known = ", ".join(sorted(self.operations_by_name))
             raise InvalidInputError(f"operation must be one of: {known}.", field="operation")
-        names = {field.name for field in operation.fields}
+        names = {field.name for field in operation.fields}  # `caller` may be a field, too: who made the change to void
         raw = {field: value for field, value in event.items() if field in names or field not in _DIRECT_EXTRAS}
         unknown = sorted(str(field) for field in raw.keys() - names)
         if unknown:
@@ -214,7 +214,7 @@ def _is_own_failure(answer: Outcome) -> TypeGuard[TallyError]:
 
 def _log_and_meter(request: UncheckedRequest | None, outcome: Outcome) -> None:
     """Logs one answer, sampled if it is a success. Meters replays, refusals and failures. The bookkeeper meters counted
-    changes: a line for each batch of stream records costs less than a line for each request."""
+    changes, because a line for each batch of stream records costs less than a line for each request."""
     attempts_before, before_s = request.store_usage_before if request else (STORE_METER.attempts, STORE_METER.elapsed_s)
     failed = isinstance(outcome, TallyError)
     replayed = isinstance(outcome, Answer) and outcome.replayed

@@ -31,7 +31,7 @@ from .operation import Route
 PARAMETERS_MAX = 16  # in a query, besides the values of lists
 JSON_MEDIA_TYPE = "application/json"
 PROBLEM_MEDIA_TYPE = "application/problem+json"
-OPERATORS_GROUP = "operators"  # users of the stack's pool in this group may use routes with a scope
+OPERATORS_GROUP = "operators"  # users of the stack's pool in this group may use routes with a scope from the console
 BEACON_MEDIA_TYPE = "text/plain"  # what navigator.sendBeacon sends without a CORS preflight
 
 Event = Mapping[str, Any]
@@ -60,8 +60,8 @@ def _claims(context: object) -> Any:
 def verified_caller(event: Event, route: Route, console_client: str) -> object:
     """Returns the JWT's `sub`, which the gateway's authorizer verified. Raises UnauthenticatedError without a `sub`.
 
-    `console_client`: the id of the console's app client. It gives the scope tally/read to every user of the stack's
-    pool. So if the route has a scope, and a token of this client is not an operator's, raises ForbiddenError.
+    `console_client`: the id of the console's app client, which gives every user of the stack's pool the scope
+    tally/read. If the route has a scope, and a token of this client is not an operator's, raises ForbiddenError.
     """
     claims = _claims(event["requestContext"])
     if not claims.get("sub"):
@@ -89,7 +89,7 @@ def raw_fields(event: Event, route: Route, *, cdn: bool = False) -> dict[str, ob
         Source.ADDRESS: _address(event, headers, cdn=cdn) if route.operation.uses_client_address else {},
     }
     raw: dict[str, object] = dict(route.fixed_fields)
-    known_names: dict[Source, set[str]] = {Source.QUERY: set(), Source.BODY: set()}
+    known_names: dict[Source, set[str]] = {Source.QUERY: set(), Source.BODY: set()}  # where other names are refused
     for field in route.fields:
         http_name, body_name = field.http_name, field.kind.body_name
         known_names.get(field.source, set()).add(http_name)
@@ -162,7 +162,7 @@ def _parse_body(event: Event, headers: Mapping[str, str], route: Route) -> dict[
         except binascii.Error:
             raise InvalidInputError("The body is not valid base64.") from None
     else:
-        raw = text.encode("utf-8", "surrogatepass")
+        raw = text.encode("utf-8", "surrogatepass")  # `parse_object` refuses half a surrogate pair
     bytes_max = route.operation.body_bytes_max
     if len(raw) > bytes_max:
         raise PayloadTooLargeError(f"The body is larger than {bytes_max} bytes.")

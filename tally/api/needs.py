@@ -1,6 +1,7 @@
 """The access to tables that an operation needs: an action on the items whose partition key begins with a prefix.
 
-A function's role grants exactly this. Tests compare the requests with the needs. dynamo/keys.py lists the prefixes.
+A function's role grants exactly the needs of its operations. Tests compare these needs with the function's requests.
+dynamo/keys.py lists the prefixes.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ def to_read_limits(counters: Iterable[Counter]) -> Needs:
 
 
 def to_count_visitors(counters: Iterable[Counter]) -> Needs:
-    """Returns the needs to count a visitor, whom Tally hashes with the stack's secret. If visits are visible now, a
-    visit looks for its receipt first."""
+    """Returns the needs to count a visitor, whom Tally hashes with the stack's secret. If the counter is visible now, a
+    visit looks for its receipt first. Expired holds of an earlier declaration may make room below a ceiling."""
     unique = list(counters)
     find_receipt = FIND_RECEIPT if any(counter.visible == "now" for counter in unique) else NOTHING
     return (to_count(unique) | to_release_expired_holds(unique) | STACK_SECRET | find_receipt) if unique else NOTHING
@@ -145,6 +146,6 @@ def to_send_events(counters: Iterable[Counter], *more: str) -> Needs:
 
 
 def to_consume(consumer: str) -> Needs:
-    """Returns the needs of a consumer: schema fingerprints, checkpoints, and markers of dead letters."""
+    """Returns the needs of a consumer: schema fingerprints, checkpoints, and the ledger's items of dead letters."""
     written = {f"CHECKPOINT#{consumer}#": ("GetItem", "UpdateItem"), "DEADLETTER": ("PutItem",)}
     return on_ledger(written) | READ_FINGERPRINTS

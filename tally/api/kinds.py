@@ -80,6 +80,7 @@ COUNTER = Kind(
     lambda context: _example_counter(context).name,
     is_counter=True,
 )
+# An anonymous caller's key and a browser's secret are long, so nobody guesses them.
 KEY = Kind(
     lambda value, field, context: fields.idempotency_key(value, field, anonymous=context.anonymous),
     lambda context: _SECRET_SCHEMA if context.anonymous else _KEY_SCHEMA,

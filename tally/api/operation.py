@@ -46,9 +46,8 @@ class Access(Enum):
 
     ANYONE = "anyone"
     SIGNED_IN = "signed in"
-    READ = "tally/read"
-    """Signed in, with this OAuth scope."""
-    WRITE = "tally/write"
+    READ = "tally/read"  # signed in, with this OAuth scope
+    WRITE = "tally/write"  # signed in, with this OAuth scope
 
 
 class UserVisibility(Enum):
@@ -92,12 +91,10 @@ class Field:
 
     argument: str
     name: str
-    """The name in a direct event: the argument's name, without the `_` of `from_`."""
+    """The name in a direct event (a function invoked without HTTP): the argument's name, without the `_` of `from_`."""
     kind: Kind
-    source: Source
-    """Where an HTTP request has the field."""
-    http_name: str
-    """The name in the HTTP request."""
+    source: Source  # where an HTTP request has the field
+    http_name: str  # the name in the HTTP request
     required: bool
 
 
@@ -120,33 +117,30 @@ class OperationFacts:
     raises: Sequence[type[TallyError]] = ()
     """The errors that only some operations raise. Every operation may raise further errors."""
     refusal_for: Callable[[Counter], CallerError | None] = lambda _: None
-    """Returns why the operation does not work on this counter; None if it works."""
+    """Returns why the operation does not work on this counter; None if the operation works."""
     serves_only: Sequence[Counter] = ()
-    """The only counters that it works on. A deployment with none of these counters lacks the operation. Empty: any."""
+    """The only counters of the operation. A deployment with none of these counters lacks the operation. Empty: any."""
     example: Any = None  # of an answer's body, for the API document
-    success_statuses: Sequence[int] = (200,)
-    """The statuses of its successful answers."""
+    success_statuses: Sequence[int] = (200,)  # of successful answers
     changes_numbers: bool = False
-    """Whether it changes a number. Metrics then show which of its answers were replayed or refused."""
+    """Whether the operation changes a number. Metrics then show which answers were replayed or refused."""
     media_type: str = "application/json"
     is_cacheable: bool = False
-    """Whether caches may keep its answer on routes for anyone, and then ask whether it has changed (304)."""
-    head: bool = False
-    """Whether it also answers `HEAD`, which monitors send."""
+    """Whether caches may keep an answer of a route for anyone, and ask later whether the answer has changed (304)."""
+    head: bool = False  # whether the operation also answers `HEAD`, which monitors send
     takes_any_query: bool = False
     """Whether HTTP requests may have any query string, which Tally then does not read."""
     body_bytes_max: int = 16 * 1024  # of an HTTP request
-    names_users: bool = False  # whether its answer names users; then `UserVisibility` says who may call it
+    names_users: bool = False  # whether answers name users; then `UserVisibility` says who may call the operation
     smoke_statuses: Sequence[int] = ()
-    """The statuses that the smoke test expects of its sample. Empty: `success_statuses`."""
+    """The statuses that the smoke test expects of the operation's sample (in `events/`). Empty: `success_statuses`."""
 
 
 @dataclass(eq=False, repr=False)
 class operation(OperationFacts):
     """Declares the operation of a function. Raises TypeError for a field without a kind."""
 
-    method_and_path: str
-    """Such as `POST /changes`."""
+    method_and_path: str  # such as `POST /changes`
 
     def __call__(self, function: Callable[..., Any]) -> Operation:
         return Operation(self, function)
@@ -155,16 +149,13 @@ class operation(OperationFacts):
 class Operation(OperationFacts):
     """One thing that Tally does. `@operation` makes it of a function."""
 
-    function: Callable[..., Any]
-    """Returns `Answer[…]`."""
+    function: Callable[..., Any]  # returns `Answer[…]`
     name: str
-    module: str
-    """The file in `operations/`, which is a Lambda function."""
+    module: str  # the file in `operations/`, which is a Lambda function
     method: str
     path: str
     fields: tuple[Field, ...]
-    answer: Any
-    """The type of its answer: a TypedDict, a union of TypedDicts, or Text."""
+    answer: Any  # the type of an answer's body: a TypedDict, a union of TypedDicts, or Text
 
     def __init__(self, declared: operation, function: Callable[..., Any]) -> None:
         vars(self).update(vars(declared))
@@ -189,7 +180,7 @@ class Operation(OperationFacts):
         self.fields = tuple(inputs)
 
     def __call__(self, call: Call, **fields: Any) -> Any:
-        """Calls its function, with checked fields."""
+        """Calls the operation's function, with checked fields."""
         return self.function(call, **fields)
 
     @cached_property
@@ -199,7 +190,7 @@ class Operation(OperationFacts):
 
     @property
     def writes(self) -> bool:
-        """Whether it changes what is stored: a number, or a post."""
+        """Whether the operation changes what is stored: a number, or a post."""
         return self.method != "GET"
 
     @cached_property
@@ -209,12 +200,12 @@ class Operation(OperationFacts):
 
     @property
     def uses_page_hosts(self) -> bool:
-        """Whether it compares a page's host with the hosts that the deployment lists."""
+        """Whether the operation compares a page's host with the hosts that the deployment lists."""
         return any(field.kind.uses_page_hosts for field in self.fields)
 
     @cached_property
     def uses_client_address(self) -> bool:
-        """Whether it uses the address of the caller."""
+        """Whether the operation uses the IP address of the caller."""
         return any(field.source is Source.ADDRESS for field in self.fields)
 
     @property
@@ -228,16 +219,16 @@ class Operation(OperationFacts):
         return " ".join((inspect.getdoc(self.function) or "").partition("\n")[2].split())
 
     def serves(self, counter: Counter) -> bool:
-        """Returns whether it works on this counter."""
+        """Returns whether the operation works on this counter."""
         is_listed = not self.serves_only or counter.name in [listed.name for listed in self.serves_only]
         return is_listed and self.refusal_for(counter) is None
 
     def served_counters(self, counters: Iterable[Counter]) -> list[Counter]:
-        """Returns the counters that it works on."""
+        """Returns the counters that the operation works on."""
         return [counter for counter in counters if self.serves(counter)]
 
     def access_of(self, counter: Counter) -> Access:
-        """Returns who may use it for this counter."""
+        """Returns who may use the operation for this counter."""
         if not self.audience_field:
             return self.access
         return _ACCESS_BY_AUDIENCE.get(getattr(counter, self.audience_field), self.access)
@@ -279,8 +270,7 @@ class Route:
     throttle: Throttle
     fixed_fields: Mapping[str, str] = field(default_factory=dict)
     """The fields whose values the path fixes: `{"counter": "plays"}`."""
-    is_short: bool = False
-    """Whether it is a counter's own short route."""
+    is_short: bool = False  # whether this is the short route of a counter
 
     @property
     def key(self) -> str:
@@ -289,7 +279,7 @@ class Route:
 
     @property
     def methods(self) -> Sequence[str]:
-        """Its methods: API Gateway has a route for each."""
+        """The methods of requests. API Gateway has a route for each method."""
         return (self.method, "HEAD") if self.operation.head else (self.method,)
 
     @property
@@ -314,12 +304,12 @@ class Route:
 
     @cached_property
     def is_cacheable(self) -> bool:
-        """Whether caches may keep its answers."""
+        """Whether caches may keep answers of this route."""
         return self.operation.is_cacheable and self.access is Access.ANYONE
 
     @property
     def statuses(self) -> Sequence[int]:
-        """The statuses of its successful answers."""
+        """The statuses of successful answers. 304: a cache's answer has not changed."""
         return (*self.operation.success_statuses, 304) if self.is_cacheable else self.operation.success_statuses
 
     @cached_property
@@ -357,7 +347,7 @@ def operations_of(module: ModuleType) -> list[Operation]:
 
 def routes_by_function(operations: Iterable[Operation], counters: Mapping[str, Counter]) -> dict[str, list[Route]]:
     """Returns the routes of each Lambda function, by the function's name. If strangers and services may change numbers
-    by one module, it has a second function for strangers, whose role allows changes of the strangers' counters only."""
+    by one module, the module has a second function, whose role allows changes of the strangers' counters only."""
     routes = [route for operation in operations for route in operation.routes(counters)]
     of_services = [route.operation for route in routes if route.access is Access.WRITE]
     modules_of_services = {operation.module for operation in of_services if operation.changes_numbers}

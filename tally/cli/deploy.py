@@ -31,10 +31,10 @@ from .strangers import worst_day
 from .terminal import CommandError, check_answerable, confirm, explain_error
 
 ASSEMBLY = Path("cdk.out")
-# Once a minute two consumers read four shards of two streams at the same time. Add the sweep, and 13 other calls.
+# Once a minute, two consumers read two streams of four shards each, while the sweep runs. 13 are left for other calls.
 CONCURRENCY_MIN = 2 * 2 * 4 + 1 + 13
 ADOPT = "--import-existing-resources"  # the option of `cdk` that takes existing tables into the stack
-_NEVER_DEPLOYED = ("ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED")  # states of a stack
+_NEVER_DEPLOYED = ("ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED")  # states after a first deploy that failed
 _CANCELLED = "cancelled"  # CloudFormation stopped a resource because another resource failed
 _API, _FUNCTION = "AWS::ApiGatewayV2::Api", "AWS::Lambda::Function"
 # The first two calls of README.md, with the address of the stack and a new key.
@@ -44,14 +44,14 @@ _SECRET_COMMAND = (
     "aws cognito-idp describe-user-pool-client --region {region} --user-pool-id {pool} --client-id {client}"
     " --query UserPoolClient.ClientSecret --output text{profile}"
 )
-_ACCESS_TOKEN = "python3 -c 'import json,sys; print(json.load(sys.stdin)[\"access_token\"])'"
-_TOKEN_COMMAND = 'TOKEN=$(curl -s {url} -d grant_type=client_credentials -u "{client}:$({secret})" | {access_token})'
+_READ_TOKEN_COMMAND = "python3 -c 'import json,sys; print(json.load(sys.stdin)[\"access_token\"])'"
+_TOKEN_COMMAND = 'TOKEN=$(curl -s {url} -d grant_type=client_credentials -u "{client}:$({secret})" | {read_token})'
 
 
 @account.option_errors_as_command_errors()
 def deploy(args: argparse.Namespace) -> int:
     """Shows the changes, asks, deploys, and prints what to call. Returns 1 if `cdk` failed or the user said no."""
-    cdk_options: Sequence[str] = args.others  # only for `cdk deploy`
+    cdk_options: Sequence[str] = args.others  # options of the user that only `cdk deploy` gets
     target, declared = _check_and_show_target(args)
     assembly = Path(args.app) if args.app else ASSEMBLY
     context = [part for key, value in args.context for part in ("-c", f"{key}={value}")]
@@ -93,7 +93,7 @@ def _check_and_show_target(args: argparse.Namespace) -> tuple[Account, Declarati
     """Checks what the deploy needs, prints its target, and returns the account and the declarations of the app."""
     context = account.read_context(args.context)
     options = Options.from_context(context)
-    if options.cdn and not lambdas():
+    if options.cdn and not lambdas():  # outside a checkout
         raise CommandError("a CDN is a second stack, which only a checkout of Tally has: see docs/front-door.md")
     account.cdk_command()  # raises CommandError if `cdk` or Node is missing
     target = Account.from_environment(args.profile, args.region)
@@ -130,7 +130,7 @@ def _delete_stale_throttles(target: Account, stack: str) -> None:
 
 def check_reservations(stack: AssemblyStack, target: Account, has_functions: bool) -> None:
     """If AWS would reject the concurrency that the stack reserves during the deploy, raises CommandError.
-    `has_functions`: the stack has functions now. What these reserve counts as free, because the deploy replaces it."""
+    `has_functions`: the stack has functions now. Their reservations count as free, because the deploy replaces them."""
     if not stack.reserved_concurrency:
         return
     resources = target.resources(stack.name) if has_functions else []
@@ -147,7 +147,7 @@ def check_reservations(stack: AssemblyStack, target: Account, has_functions: boo
 
 
 def _quota_request(target: Account, missing: int = 0) -> str:
-    wanted = max(1000, (target.concurrency_limit() or 0) + missing)
+    wanted = max(1000, (target.concurrency_limit() or 0) + missing)  # AWS's usual limit is 1,000
     request = "aws service-quotas request-service-quota-increase --service-code lambda --quota-code L-B99A9384"
     return f"{request} --desired-value {wanted} --region {target.region}"
 
@@ -206,7 +206,7 @@ def _delete_failed_stacks(
 
 def _check_running(target: Account, stack: AssemblyStack, running: Any, *, may_change_tables: bool) -> None:
     """If the running stack stores data in another format than this version of Tally, or would get new, empty tables,
-    raises CommandError. `running`: CloudFormation's description of the stack."""
+    raises CommandError. `running`: CloudFormation's description of the stack. `may_change_tables`: ADOPT was passed."""
     outputs = {output["OutputKey"]: output["OutputValue"] for output in running.get("Outputs", [])}
     connection.check_format(stack.name, outputs.get("StorageFormat", stack.format), stack.format)
     tables = [one for one in target.resources(stack.name) if one["ResourceType"] == TABLE]
@@ -220,12 +220,12 @@ def _check_running(target: Account, stack: AssemblyStack, running: Any, *, may_c
 def _check_fingerprints(target: Account, stack: AssemblyStack, declared: Declarations) -> None:
     """If the declaration of a counter does not fit the data in the tables, raises ConfigurationError. Also checks a
     first deploy, which may adopt tables. If the user may not read the ledger, only the sweep checks it later."""
-    names = {name.rpartition("-")[2]: name for name in stack.tables}
+    names = {name.rpartition("-")[2]: name for name in stack.tables}  # by the table's kind, such as `counts`
     try:
         stored = fingerprints.read_all(connection.store_of_tables(names, target.region, target.client("dynamodb")))
     except StoreRefusedError as error:
         why = explain_error(error)
-        if "ResourceNotFoundException" not in why:
+        if "ResourceNotFoundException" not in why:  # before the first deploy there are no tables
             print(f"note: the declarations are not compared with the stored data: {why}", flush=True)
         return
     fingerprints.check(stored, declared.counters)
@@ -290,7 +290,7 @@ def _token_commands(outputs: Mapping[str, str], target: Account) -> list[str]:
     client = outputs["MachineClientId"]
     profile = f" {shlex.join(target.profile_options)}" if target.profile_options else ""
     secret = _SECRET_COMMAND.format(region=target.region, pool=outputs["UserPoolId"], client=client, profile=profile)
-    token = _TOKEN_COMMAND.format(url=outputs["TokenUrl"], client=client, secret=secret, access_token=_ACCESS_TOKEN)
+    token = _TOKEN_COMMAND.format(url=outputs["TokenUrl"], client=client, secret=secret, read_token=_READ_TOKEN_COMMAND)
     about = "get a token for a program, valid for an hour, with the scopes tally/read and tally/write"
     return [f"  # {about}", f"  {token}"]
 

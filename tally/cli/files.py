@@ -91,13 +91,12 @@ def format_rows(number: int) -> str:
 
 
 def read(lines: Iterable[str], file_format: str, layout: Layout, counter: Counter) -> Iterator[Any]:
-    """Yields the rows, and a RefusedRow for a row that cannot be read. If a CSV does not name its columns, raises
-    CommandError."""
+    """Yields rows, or a RefusedRow for an unreadable row. If a CSV does not name its columns, raises CommandError."""
     needed = layout.columns(counter)
 
     def is_row(values: Sequence[str]) -> bool:
         try:
-            layout.make(0, values, counter)
+            layout.make(0, values, counter)  # 0: nobody reads the number of the line
         except CallerError:
             return False
         return True
@@ -130,7 +129,7 @@ def open_input(name: str) -> IO[bytes]:
     except OSError as error:
         raise CommandError(f"{name}: {error.strerror or error}") from None
     file_type = next((file_type for start, file_type in NOT_TEXT.items() if first_bytes.startswith(start)), None)
-    if file_type is None and b"\0" in first_bytes[:2]:
+    if file_type is None and b"\0" in first_bytes[:2]:  # UTF-16 without a byte order mark
         file_type = NOT_TEXT[codecs.BOM_UTF16_LE]
     if file_type is not None:
         file.close()
@@ -141,7 +140,7 @@ def open_input(name: str) -> IO[bytes]:
 def _make_number_row(line: int, row: Sequence[Any], counter: Counter) -> NumberRow:
     id_, value, *day = row
     amount = _parse_amount(value)
-    if counter.delta is not None and not counter.start:
+    if counter.delta is not None and not counter.start:  # then changes reach only multiples of the fixed step
         if amount * counter.delta < 0:
             side, direction = ("below", "up") if counter.delta > 0 else ("above", "down")
             raise InvalidInputError(f"value must not be {side} 0: {counter.name} only counts {direction}")
@@ -164,7 +163,7 @@ def _parse_amount(value: object) -> int:
 
 def _make_child_row(line: int, row: Sequence[Any], counter: Counter) -> ChildRow:
     parent, child, at = row
-    if not (counter.changes == ANYONE and anonymous.is_child_name(child)):
+    if not (counter.changes == ANYONE and anonymous.is_child_name(child)):  # an anonymous browser is not a user
         child = fields.user(child, "child")
     return ChildRow(line, stored_id(counter, parent), child, parse_seconds(at))
 
@@ -202,7 +201,7 @@ def _from_csv(
 ) -> Iterator[_Record]:
     """Yields the records of a CSV. An open quote joins all lines up to the next quote. So if a record of several lines
     is wrong, only its first line is refused, and the next record begins on the second line. Only the name of a child
-    may have line breaks. If a line of the name reads as a row, the record is refused: a quote is probably missing."""
+    may have line breaks. If an inner line is a row (`is_row`), refuses the record, because a quote may be missing."""
     buffer = _LineBuffer(lines)
     indexes, width = _read_header(buffer, needed, layout.optional)
     while buffer.has_more():
@@ -211,7 +210,7 @@ def _from_csv(
             row = next(csv.reader(buffer.take_row(), strict=True), [])
         except csv.Error as error:
             buffer.push_back_rest()
-            too_long = len(buffer.taken[0]) > csv.field_size_limit() and "limit" in str(error)  # False: a quote is open
+            too_long = len(buffer.taken[0]) > csv.field_size_limit() and "limit" in str(error)  # else a quote is open
             yield RefusedRow(number, _TOO_LONG if too_long else "a quote is not closed, or has text behind its end")
             continue
         if not row:
@@ -227,6 +226,7 @@ def _from_csv(
         if not may_break or any(is_row([inner[index] for index in indexes]) for inner in inner_rows):
             buffer.push_back_rest()
             yield RefusedRow(number, "a quote is not closed on its line")
+        # The quotes of a quoted id are doubled in the file.
         elif '"' in values[0] and values[0].replace('"', '""') not in "".join(buffer.taken):
             yield RefusedRow(number, "an id contains a quote, and is not quoted itself")
         else:

@@ -1,8 +1,8 @@
 """The command `scan`: counts the items that are already in a team's table, and sets each number to the result.
 
-The team may write to the table during the scan (team/recounts.py). After a stop, the same command continues the scan.
-At the end the command waits until the consumer has passed everything that was written during the scan: before that,
-a difference may be the consumer's lag. Until the scan ends, reads answer 409.
+The team may write to the table during the scan (team/recounts.py). After Ctrl-C or a crash, the same command continues
+the scan. At the end the command waits until the consumer (`items`) has passed everything that was written during the
+scan, because before that a difference may be the consumer's lag. Until the scan ends, reads answer 409.
 
 A scan only sets numbers that did not count the items before, so it needs no entry in the history. `tally check`
 recounts in the same way, and stores a difference as drift, which a repair with `--by` and `--why` removes.
@@ -77,7 +77,8 @@ def _add_arguments(parser: Parser, counters: Counters) -> None:
 
 
 def scan(args: argparse.Namespace, stack: Stack) -> int:
-    """Counts the items and sets the numbers. If an earlier scan has counted the items, does nothing without --again."""
+    """Counts the items and sets the numbers. If an earlier scan has counted the items by the counter's declaration
+    (`items_digest`), does nothing without --again."""
     counter, name = args.counter, args.counter.name
     stack.team_table(counter)
     if args.dry_run:
@@ -90,17 +91,17 @@ def scan(args: argparse.Namespace, stack: Stack) -> int:
         say(f"{name} is counted already: `tally check {name}` shows what differs, --again starts a new scan")
         return 0
     recount = _finish_scan(args, stack, again=args.again)
-    groups, wrong = _set_all(recount)
-    recount.close(has_counted_all=True, groups_found=groups)
+    group_count, wrong_count = _set_all(recount)
+    recount.close(has_counted_all=True, groups_found=group_count)
     read = scan_state.read_scan(stack.store, name).items
     found_faults = list(faults.read_faults(stack.store, counter))
-    line = f"{name} is counted: {read:,} items read, {groups:,} groups, {wrong:,} numbers set"
+    line = f"{name} is counted: {read:,} items read, {group_count:,} groups, {wrong_count:,} numbers set"
     if found_faults:
         items = sum(fault.items for fault in found_faults)
         line += f"; {items:,} items count for nothing: {'; '.join(map(str, found_faults))}"
     say(line)
-    if missing := health.why_not_comparable(stack.store, counter):
-        note(f"cannot tell: {name}: {missing}")
+    if why := health.why_not_comparable(stack.store, counter):
+        note(f"cannot tell: {name}: {why}")
         return CANNOT_TELL
     if counter.watch:
         attribute = counter.watch.attribute
@@ -109,19 +110,20 @@ def scan(args: argparse.Namespace, stack: Stack) -> int:
 
 
 def _set_all(recount: Recount) -> tuple[int, int]:
-    """Sets the number of each group. Returns how many groups have items, and how many numbers were wrong."""
-    groups = wrong = 0
+    """Sets the number of each group. Returns how many of the team's groups have items, without Tally's own groups
+    (RESERVED_GROUP_PREFIX), and how many numbers were wrong."""
+    group_count = wrong_count = 0
     with progress_bar(recount.all_differences(), "group", "set") as differences:
         remaining = iter(differences)
         while batch := list(islice(remaining, GROUPS_MAX)):
             for difference in batch:
-                groups += difference.recount != 0 and not difference.group.startswith(RESERVED_GROUP_PREFIX)
-                wrong += difference.excess != 0 and not difference.is_set
+                group_count += difference.recount != 0 and not difference.group.startswith(RESERVED_GROUP_PREFIX)
+                wrong_count += difference.excess != 0 and not difference.is_set
                 if difference.has_stale_recounts:
                     recount.remove_stale(difference.group)
             for difference in recount.set_many(batch):  # returns the differences that it did not set
                 _apply_difference(recount, difference, recount.set_number)
-    return groups, wrong
+    return group_count, wrong_count
 
 
 def recount_named(args: argparse.Namespace, stack: Stack) -> None:
@@ -142,7 +144,7 @@ def recount_named(args: argparse.Namespace, stack: Stack) -> None:
 def _compare(recount: Recount) -> None:
     """Stores the excess of each number as drift. With a watch, sets the number: team numbers are compared with it."""
     name, groups, compared = recount.counter.name, recount.scan.groups, list[str]()
-    shown = recount.items_declaration.format
+    format_number = recount.items_declaration.format
     apply = recount.set_number if recount.counter.watch else recount.report_drift
     every = map(recount.difference, groups) if groups else recount.all_differences()
     with progress_bar(every, "group", "compared") as differences:
@@ -150,8 +152,8 @@ def _compare(recount: Recount) -> None:
             difference = _apply_difference(recount, difference, apply)
             compared.append(difference.group)
             if groups:
-                items = shown(difference.recount)
-                note(f"{name} {difference.group}: {shown(difference.number)}, and its items come to {items}")
+                number, items = format_number(difference.number), format_number(difference.recount)
+                note(f"{name} {difference.group}: {number}, and its items come to {items}")
             if difference.has_stale_recounts:
                 recount.remove_stale(difference.group)
     recount.close()
@@ -169,12 +171,13 @@ def _finish_scan(args: argparse.Namespace, stack: Stack, groups: Sequence[str] =
     if not recount.scan.ended_s:
         half_of_reads, items = scan_plan.half_of_provisioned_reads(recount), recount.table_description.get("ItemCount")
         throttle = Throttle(args.units or half_of_reads)
-        with progress_bar(None, "item", "scanned", None if groups else items) as shown:
-            shown.update(recount.scan.items)
+        with progress_bar(None, "item", "scanned", None if groups else items) as bar:
+            bar.update(recount.scan.items)
             for step in recount.run_steps():
-                shown.update(step.read)
+                bar.update(step.read)
+                # --units limits the scan's writes, too. The default, a half of the read capacity, limits only reads.
                 throttle.wait_for(step.units if args.units else step.read_units)
-    minute_s = recount.store.settings.minute_s
+    minute_s = recount.store.settings.minute_s  # shorter in `make dev`
     for poll in range(WAIT_MINUTES_MAX * POLLS_PER_MINUTE):
         _check_dead_letters(recount)
         if recount.is_complete():
@@ -195,6 +198,7 @@ def _resume_or_begin(args: argparse.Namespace, store: Store, groups: Sequence[st
     recount = Recount(store, counter, scan)
     _check_dead_letters(recount)
     _check_table(recount)
+    # A scan of an earlier declaration is not continued, nor is an old scan, which could count items twice.
     is_current = scan.digest == counter.items_digest and not scan.may_lack_markers(clock.now_s())
     if is_current and not scan.closed and not again:
         if scan.groups == tuple(groups):
@@ -239,7 +243,7 @@ def _check_table(recount: Recount) -> None:
 def _check_dead_letters(recount: Recount) -> None:
     """If a record of the table is a dead letter, raises CommandError, because the scan may count that change twice."""
     table = recount.items_declaration.table
-    if oldest_dead_letter_s(recount.store, ITEMS, table) != NOTHING_LOST_S:
+    if oldest_dead_letter_s(recount.store, ITEMS, table) != NOTHING_LOST_S:  # then there is one
         raise CommandError(f"there are dead letters of the table {table}: run `tally repair`, then scan again")
 
 

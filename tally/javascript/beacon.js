@@ -6,8 +6,7 @@
     const nav = navigator;
     const script = document.currentScript;
     const visits = new URL("../visits", script.src).href;
-    // The last checked address, the address of the page as it was loaded, and the address in the canonical link of that
-    // page (without a link: `first`).
+    // The last checked address, the address of the page as it was loaded, and that page's canonical link or address.
     let seen, first, canonical;
     // The visit that is not sent yet, as the body of its request; 0: every visit is sent. Only the visit of a pushed
     // address waits, for 2 s or until the page is hidden, because Turbo, PJAX and swup push the address of a link, and
@@ -82,8 +81,7 @@
       } catch {}
     };
 
-    // In a browser without the Navigation API, the global `navigation` may be an element of the page with this id. The
-    // element has no `currentEntry`.
+    // Without the Navigation API, `navigation` may be the page's element with this id, which has no `currentEntry`.
     if ((self.navigation || 0).currentEntry)
       navigation.addEventListener("currententrychange", (event) => check(event.navigationType));
     else {

@@ -98,8 +98,8 @@ export const define = (tally) => {
     render();
   };
 
-  // Reads these elements, or else all live elements and all elements whose number lacks a counted change. While there are
-  // live elements or such numbers, reads once more after a pause.
+  // Reads these elements, or else all live elements and all elements whose number lacks a counted change. While there
+  // are live elements or such numbers, reads once more after a pause.
   const poll = async (elements) => {
     const behind = () => all(({ number }) => answerOf(number).moves.length);
     clearTimeout(timer);

@@ -52,16 +52,16 @@ class Pump:
     """By name: each disabled mapping, and the event that enables it. Every mapping is enabled at the start."""
 
     def switch(self, mapping: str, enabled: bool) -> None:
-        """Enable or disable a mapping. An invocation that runs is not interrupted."""
+        """Enables or disables a mapping. An invocation that runs is not interrupted."""
         if not enabled:
             self.disabled.setdefault(mapping, asyncio.Event())
         elif event := self.disabled.pop(mapping, None):
             event.set()
 
     def passed(self) -> dict[str, int]:
-        """Returns the sequence number that all mappings of a table have passed, by table. The server deletes records up
-        to this number. So the result lacks a table that a mapping has not read, and a team table, whose stream other
-        programs may read."""
+        """Returns the sequence number that all mappings of a table have passed, by table. engine_file.py deletes the
+        records up to this number. So the result lacks a table that a mapping has not read, and a team table (with
+        `counters`), whose stream other programs may read."""
         mapping_counts = Counter(mapping.table for mapping in self.mappings if mapping.counters is None)
         return {
             table: min(map(int, sequences.values()))
@@ -70,14 +70,14 @@ class Pump:
         }
 
     async def run(self) -> None:
-        """Run until cancelled. If the engine has no streams, say so once, and only wait."""
+        """Runs until cancelled. If the engine has no streams, says so once, and only waits."""
         async with asyncio.TaskGroup() as tasks:
             self.tasks = tasks
             self.follow(self.mappings)
             tasks.create_task(self._write_positions())
 
     def follow(self, mappings: Sequence[StreamMapping]) -> None:
-        """Follow these mappings from now on, and no others. Call it after `run` has begun."""
+        """Reads the streams of these mappings from now on, and no others. Call it after `run` has begun."""
         self.mappings = mappings
         for one, task in self.following:
             if one not in mappings:
@@ -88,7 +88,7 @@ class Pump:
         self.following = continuing + new
 
     async def _follow(self, mapping: StreamMapping) -> None:
-        """Read each shard of the mapping's stream. A shard with a parent begins after the end of the parent."""
+        """Reads each shard of the mapping's stream. A shard waits for the end of a parent that is listed."""
         stream = await self._find_stream_arn(mapping)
         if stream is None:
             return
@@ -154,12 +154,12 @@ class ShardReader:
         position = pump.positions.get(mapping.name, stream, shard)
         self._buffer, self._ended = Buffer(mapping, position.sequence), position.ended
         self._iterator: str | None = None
-        self._caught_up = self._should_pause = False
+        self._caught_up = self._should_pause = False  # whether the last read found no record, or few
         self._last_stamp: object = None  # the engine's stamp before the last read, if that read found no records
         self._read_at_s = 0.0
 
     async def run(self) -> None:
-        """Read and deliver until the shard ends."""
+        """Reads and delivers until the shard ends. Pauses until the batch window ends (`wait_s`), or for POLL_S."""
         failures = 0
         while not self._ended:
             try:
@@ -178,10 +178,10 @@ class ShardReader:
                 await asyncio.sleep(min(READ_ANYWAY_S, self._buffer.wait_s(time.time()) or POLL_S))
 
     async def _read_stream(self) -> None:
-        """Read once, if there may be new records and the buffer has room."""
+        """Reads once, if there may be new records and the buffer has room."""
         stamp, now_s = self._pump.engine_stamp(), time.monotonic()
-        is_same = stamp is not None and stamp == self._last_stamp and now_s - self._read_at_s < READ_ANYWAY_S
-        if self._buffer.is_full or (self._caught_up and is_same):
+        is_unchanged = stamp is not None and stamp == self._last_stamp and now_s - self._read_at_s < READ_ANYWAY_S
+        if self._buffer.is_full or (self._caught_up and is_unchanged):
             return
         self._read_at_s = now_s
         if self._iterator is None:
@@ -228,7 +228,7 @@ class ShardReader:
             self._pump.progress.setdefault(mapping.table, {})[mapping.name] = sequence
 
     async def _deliver(self, batch: Sequence[Record]) -> None:
-        """Deliver a batch until each record is done. If the function raises an error, deliver halves of the batch."""
+        """Delivers a batch until each record is done. If the function raises an error, delivers halves of the batch."""
         pending: deque[Sequence[Record]] = deque([batch] if batch else [])
         failures = 0
         while pending:
@@ -273,6 +273,6 @@ def _pause_s(failures: int) -> float:
 
 
 def _arn(stream: str) -> str:
-    """Returns a stream's ARN with the stack's region: engines use a region of their own."""
+    """Returns a stream's ARN with the stack's region, because an engine's ARN has the engine's own region."""
     parts = stream.split(":")
     return ":".join([*parts[:3], REGION, *parts[4:]]) if len(parts) > 5 else stream

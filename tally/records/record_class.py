@@ -25,11 +25,13 @@ from ..dynamo.keys import Item
 from ..errors import ConfigurationError, InvalidInputError, TallyError
 
 R = TypeVar("R")
-KEY_BYTES_MAX = {"partition key": 2048, "sort key": 1024}
+KEY_BYTES_MAX = {"partition key": 2048, "sort key": 1024}  # DynamoDB's limits
 NESTING_MAX = 32  # levels of lists and maps in one value: DynamoDB's limit
-_DECLARATION, _ATTRIBUTES = "tally", "__tally_attributes__"  # where a field and a record class have what they declare
+_DECLARATION = "tally"  # the key in a field's metadata of (name in the table, kind of key, atomic counter)
+_ATTRIBUTES = "__tally_attributes__"  # the attribute of a record class that holds its Attributes
 _SERIALIZER, _DESERIALIZER = TypeSerializer(), TypeDeserializer()
-_ACCEPTED_TYPES: dict[Any, Any] = {  # for each declared type, the types of its values; bool first: True is an int, too
+# For each declared type, the types of its values. For `Any` the first type that fits counts, so bool is before int.
+_ACCEPTED_TYPES: dict[Any, Any] = {
     bool: bool,
     str: str,
     int: (int, Decimal),
@@ -153,10 +155,8 @@ def record(cls: type[R]) -> type[R]:
 
 
 def attributes_of(cls: type[object]) -> Mapping[str, Attribute]:
-    """Returns the attributes of a record class by their names in the table, in the order of declaration.
-
-    If `record` did not decorate this very class, raises ConfigurationError.
-    """
+    """Returns the attributes of a record class by their names in the table, in the order of declaration. If `record`
+    did not decorate this very class, raises ConfigurationError."""
     if _ATTRIBUTES not in vars(cls):
         raise ConfigurationError(f"{cls.__name__} is not a record class: decorate it with @record")
     attributes: Mapping[str, Attribute] = vars(cls)[_ATTRIBUTES]
@@ -215,7 +215,7 @@ def coerce(value: Any, type_: Any, where: str, depth: int = 1) -> Any:
 
 def _number(value: int | Decimal, type_: Any, where: str) -> int | Decimal:
     number = Decimal(value)
-    if not number.is_finite() or not -130 <= number.adjusted() <= 125:  # to compute 1E+1000000 takes minutes
+    if not number.is_finite() or not -130 <= number.adjusted() <= 125:  # else int() of 1E+1000000 takes minutes
         raise ValueError(f"{where} is not a number from 1E-130 to 9.99E+125")
     if type_ is not Decimal and number == number.to_integral_value():
         return int(number)

@@ -57,10 +57,10 @@ class Records(Generic[R]):
 
     `extensions` run in order. If the list lacks AtomicCounterExtension, that extension runs first.
 
-    A write takes effect once, also if its answer is lost. It costs 2 WCU for each KB; an update also costs 1 RCU for
-    each 4 KB, to read the record back. Without `exact` a write costs 1 WCU for each KB and no read. But if an answer is
-    lost, botocore sends the write again: an update can move the counters twice, and a condition can fail because of
-    the first copy.
+    With `exact`, a write takes effect once, also if its answer is lost. It costs 2 WCU for each KB; an update costs
+    1 RCU more for each 4 KB, to read the record back. Without `exact`, a write costs 1 WCU for each KB and no read. But
+    if an answer is lost, botocore sends the write again. Then an update can move the counters twice, and a condition
+    can fail because of the first copy.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Records(Generic[R]):
         self._table_name = table_name
         self._cls = cls
         self._attributes = attributes_of(cls)
-        self._keys = [a for key in KEY_BYTES_MAX for a in self._attributes.values() if a.key == key]
+        self._keys = [a for key in KEY_BYTES_MAX for a in self._attributes.values() if a.key == key]  # sort key last
         self._counters = [name for name, a in self._attributes.items() if a.counter]
         is_listed = any(isinstance(extension, AtomicCounterExtension) for extension in extensions)
         self._extensions = tuple(extensions) if is_listed else (AtomicCounterExtension(), *extensions)
@@ -127,9 +127,11 @@ class Records(Generic[R]):
 
         If `condition` does not hold, raises RecordChangedError. Raises InvalidInputError for a value that cannot be
         stored or a counter that the caller set, ExpressionError for overlapping paths, RecordMismatchError (after the
-        write), or what botocore's error maps to. After a StoreUnreachableError the caller does not know the result.
+        write), or what botocore's error maps to. After a StoreUnreachableError the caller does not know the result,
+        unless the message says that the record is updated, because only the read failed.
         """
         write = self.update_write(record, condition=condition, actions=actions, ignore_nulls=ignore_nulls)["Update"]
+        # ConsumedCapacity shows that the answer is whole. An answer without `Attributes` may be whole: see below.
         extra = {} if self._exact else {"ReturnValues": "ALL_NEW", "ReturnConsumedCapacity": "TOTAL"}
         key = write["Key"]
         answer = self._send({"Update": write | extra}, lambda item: self._condition_error(key, item, is_guarded=False))
@@ -147,10 +149,8 @@ class Records(Generic[R]):
         return self.from_item(stored)
 
     def put_write(self, record: R, *, condition: ConditionBase | None = None, reset_counters: bool = False) -> Write:
-        """Returns the write of put_item, as an entry of TransactWriteItems: `{"Put": {…}}`.
-
-        Raises the errors that put_item raises before it sends the write.
-        """
+        """Returns the write of put_item, as an entry of TransactWriteItems: `{"Put": {…}}`. Raises the errors that
+        put_item raises before it sends the write."""
         values, actions, conditions = self._apply_extensions("put_item", record, condition)
         if actions:
             raise ExpressionError(f"{actions[0]}: put_item takes no actions.")
@@ -167,10 +167,8 @@ class Records(Generic[R]):
         actions: Sequence[Action] = (),
         ignore_nulls: bool = False,
     ) -> Write:
-        """Returns the write of update_item, as an entry of TransactWriteItems: `{"Update": {…}}`.
-
-        Raises the errors that update_item raises before it sends the write. DynamoDB rejects an entry without changes.
-        """
+        """Returns the write of update_item, as an entry of TransactWriteItems: `{"Update": {…}}`. DynamoDB rejects an
+        entry without changes. Raises the errors that update_item raises before it sends the write."""
         values, all_actions, conditions = self._apply_extensions("update_item", record, condition, ignore_nulls)
         all_actions += actions
         changed = {action.path.steps[0] for action in all_actions}
@@ -178,16 +176,17 @@ class Records(Generic[R]):
         key = {a.name: item.pop(a.name) for a in self._keys}
         if not changed.isdisjoint(key):
             raise ExpressionError(f"{', '.join(key)}: a key cannot be changed by an update.")
-        own = [Action.set(Path(name), Encoded(wire)) for name, wire in item.items()]
-        own += [Action.remove(Path(name)) for name in sorted(values.keys() - item.keys() - key.keys() - changed)]
-        all_actions += [replace(action, source="the record") for action in own]
+        of_record = [Action.set(Path(name), Encoded(wire)) for name, wire in item.items()]
+        of_record += [Action.remove(Path(name)) for name in sorted(values.keys() - item.keys() - key.keys() - changed)]
+        all_actions += [replace(action, source="the record") for action in of_record]
         return {"Update": {"TableName": self._table_name, "Key": key, **parameters(all_actions, conditions)}}
 
     def from_item(self, item: Mapping[str, Any]) -> R:
         """Returns the record of an item, such as the `item` of an error. Ignores attributes that the class does not
         declare. The record keeps its counters as they were read. Raises RecordMismatchError."""
         values = {}
-        for name, a in self._attributes.items():  # an unset attribute is None, not its default
+        # If the item lacks an attribute, the value is None, or the default if None does not fit the type.
+        for name, a in self._attributes.items():
             if name in item or a.is_nullable or not a.has_default:
                 values[a.field] = a.decode(item.get(name, {"NULL": True}))
         record = self._cls(**values)
@@ -198,7 +197,8 @@ class Records(Generic[R]):
     def _apply_extensions(
         self, operation: Operation, record: R, condition: ConditionBase | None, ignore_nulls: bool = False
     ) -> tuple[Mapping[str, object], list[Action], list[ConditionBase]]:
-        """Returns the values, actions and conditions of a write, with the changes of all extensions."""
+        """Returns the values, actions and conditions of a write, with the changes of all extensions. Raises
+        InvalidInputError for a record of another class, and for a counter that the caller set."""
         if type(record) is not self._cls:
             raise InvalidInputError(f"A {type(record).__name__} is not a {self._cls.__name__}.")
         as_read = getattr(record, _COUNTERS_READ, {})
@@ -238,8 +238,8 @@ class Records(Generic[R]):
     def _send(self, write: Write, make_error: Callable[[Item | None], CallerError]) -> Mapping[str, Any]:
         """Sends one write, and retries after a conflict or throttling. Returns DynamoDB's answer.
 
-        All copies of an exact write have one token. In a transaction, DynamoDB rejects an update without changes, which
-        only makes a missing item. Such an update is a request of its own; a second copy has no effect.
+        An exact write is a transaction, and all its copies have one token. An update without changes, which only makes
+        a missing item, is a request of its own: DynamoDB rejects it in a transaction, and a second copy has no effect.
 
         If the condition failed, raises what `make_error` returns for the old item. Raises StoreBusyError, or what
         botocore's error maps to.

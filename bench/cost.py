@@ -26,7 +26,7 @@ from . import ROOT
 
 PAGE, PRICES = ROOT / "docs/cost.md", ROOT / "bench/prices.csv"
 M, KB, GB = 10**6, 1024, 1024**3
-MONTH_S, MINUTES, DAYS = 730 * 3600, 730 * 60, 730 / 24
+MONTH_S, MINUTES, DAYS = 730 * 3600, 730 * 60, 730 / 24  # of a month
 
 
 class Usage(NamedTuple):
@@ -69,7 +69,7 @@ class BilledStage(NamedTuple):
 DEV, PROD = BilledStage(0, 512, 28, 1), BilledStage(9, 1769, 56, 0.05)
 FUNCTION_GB = MEMORY_MB / KB  # of each function but the sweep of prod
 CPU_MB = 1769  # the memory at which Lambda gives a whole CPU
-METRICS = 17  # of a quiet sweep: for each counter with drift, for each consumer, and for the stack
+METRICS = 17  # of a quiet sweep: the confirmed drift of each counter, the lag of each consumer, and those of the stack
 METRICS_OF_TRAFFIC = 2  # replays and refusals; each counter that moves has one more
 METRICS_OF_HOT_TALLIES = 2  # conflicts, spilled changes; CloudWatch bills a metric for the hours that have data
 
@@ -199,7 +199,8 @@ def _consume(month: Month, used: dict[str, float]) -> None:
         records: float, changes: float, units_of: Callable[[float], float], window_s: int = 1
     ) -> tuple[float, float]:
         """Add a consumer's batches of one stream. Returns the number of batches, and of tallies that move in them.
-        `changes`: of tallies, in the records. `units_of`: the write units of a batch that moves so many tallies."""
+        `changes`: how many changes the records have. `units_of`: the write units of a batch that moves so many tallies.
+        """
         beats_per_s = 1 / 60  # spread evenly, so each heartbeat has its own batch
         per_s = records / MONTH_S / shards + beats_per_s
         # A batch begins with a record, and ends with its window, or when it is full.
@@ -216,7 +217,7 @@ def _consume(month: Month, used: dict[str, float]) -> None:
     _, rollup_writes = consume(spilled, spilled, rollup_units)
     consume(0, 0, rollup_units)  # the rollup gets only heartbeats of `counts`, because no child spills
     counts = month.sum(lambda each: each.counts) + rollup_writes
-    for records, metered_field in ((receipts, "receipts"), (counts, "new_items")):  # what the metric `Counted` counts
+    for records, metered_field in ((receipts, "receipts"), (counts, "new_items")):  # what the metric `Counted` sums
         window_s = 1 if month.notifies else BOOKKEEPER.window_s
         batches, tallies = consume(records, records, booking_units, window_s)
         # The more records a batch has, the more of the window its records span.

@@ -97,7 +97,8 @@ def split(operations: int, parts: int) -> list[int]:
 
 
 def work(setup: SoakSetup, number: int, operations: int) -> None:
-    """Make `operations` changes, and return when each has its final answer. `number`: the number of the worker."""
+    """Make changes of `operations` operations, and return when each change has its final answer. `number`: of the
+    worker."""
     set_up_process(setup, f"worker-{number}")
     for_imports = setup.store(setup.faulty_endpoint)
     stores = Stores(
@@ -131,7 +132,7 @@ class Client:
     """A client that runs in its own thread."""
 
     def __init__(self, setup: SoakSetup, name: str, stores: Stores, write: Callable[[Note], None]) -> None:
-        from . import intended_changes  # its handlers read the environment
+        from . import intended_changes  # after `set_up_process`: the import reads the environment
 
         self._intended, self._setup, self._name = intended_changes, setup, name
         self._stores, self._write = stores, write
@@ -154,7 +155,7 @@ class Client:
         """For each child that a late request may change: until when, the child, and whether the child then exists."""
 
     def run(self, operations: int) -> None:
-        """Make `operations` changes, and return when each has its final answer."""
+        """Make changes of `operations` operations, and return when each change has its final answer."""
         self._operations_max = operations
         try:
             while self._begun_operations < operations:
@@ -201,7 +202,7 @@ class Client:
         name = self._chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
         if name in INCREMENTS:
             self._begin(self._increment(INCREMENTS[name]))
-        elif intent := getattr(self, f"_{name}")(operations_left):
+        elif intent := getattr(self, f"_{name}")(operations_left):  # None: there is nothing more to begin
             self._begin(intent)
 
     def _begin(self, intent: IntendedChange) -> None:
@@ -264,7 +265,8 @@ class Client:
         is_shared = self._chance.random() < 0.5 and not counter.is_conditional
         at_s = time.time() - self._chance.randint(0, 600)  # a row may be of an earlier period
         id_ = periods.tally_id(counter, self._entry(kind).id if is_shared else new_name, at_s)
-        return self._intended.IntendedEntry(counter, id_, abs(self._chance.choice(kind.amounts)) * (counter.delta or 1))
+        amount = abs(self._chance.choice(kind.amounts)) * (counter.delta or 1)  # an imported stock must not be below 0
+        return self._intended.IntendedEntry(counter, id_, amount)
 
     def _child(self, operations_left: int) -> IntendedChange | None:
         """Return the put or removal of a child, or None if another request may still change the chosen child."""

@@ -69,12 +69,14 @@ class Visitor:
         self.page.goto(self.site.server.origin + path)
 
     def run(self, script: str) -> object:
-        """Runs a script in the page after the beacon, which sets a variable named like the URL of the visits."""
+        """Waits until the beacon has run, and runs a script in the page. The beacon sets a variable that has the URL of
+        the visits as its name."""
         self.page.wait_for_function(f"self['{self.api.server.origin}/visits']")
         return self.page.evaluate(script)
 
     def expect_visits(self, expected: dict[str, int]) -> None:
-        """Asserts how many visits of each path are counted, within PATIENCE_S and QUIET_MS later."""
+        """Waits up to PATIENCE_S until so many visits of each path are counted, and asserts that no more come in
+        QUIET_MS."""
 
         def counted() -> dict[str, int]:
             return {path: self.api.count_of(self.site.server.origin + path) for path in expected}
@@ -241,7 +243,7 @@ def test_make_dev_counts_each_visit_once_and_serves_the_badge_as_a_picture(brows
         page.reload()
 
         def counted() -> tuple[int, int]:
-            return dev.visits(url)[:2]
+            return dev.visits(url)[:2]  # of people, and of programs
 
         assert plays_of_pages_that_are_left(page, site, dev.url) == PAGES_LEFT
         date = page.evaluate("url => fetch(url).then((answer) => answer.headers.get('date'))", PLAY_URL.format(dev.url))
@@ -308,6 +310,7 @@ def test_a_page_is_counted_by_its_canonical_link_if_the_link_has_the_same_host(
     visitor = new_visitor()
     for path in ("/before?utm_source=mail", "/behind?id=1", "/stranger", "/broken", "/tls", "/late"):
         visitor.go(path)
+    # "/tls" counts for "/named", because the beacon does not compare the scheme of the link.
     visitor.expect_visits({"/named": 3, "/before": 0, "/behind": 0, "/behind?id=1": 0, "/tls": 0})
     visitor.expect_visits({"/stranger": 1, "/broken": 1, "/late": 1})
     assert len(api.visits) == 6

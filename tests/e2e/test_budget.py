@@ -30,7 +30,7 @@ BUDGET = """Counter(
     "budget", prefix="TEAM", sort_key="BUDGET", attribute="used", ceiling=1_000, limit_overrides=True,
     notify=Notify(percent=(80, 100), at=(500,)))"""
 TEAM = "/counters/budget/acme"
-HOLDS = 60
+HOLDS = 60  # of a round, each with its own caller
 ROUNDS = int(os.environ.get("ROUNDS", "1"))
 LOST_SHARE = 1 / 6  # the share of the answers that never reach the caller
 READ_REQUESTS = ("one tally", "many tallies", "too large hold")
@@ -145,12 +145,13 @@ class Team:
         answer, is_ambiguous = self.send("DELETE" if release else "POST", path, body)
         self.steps.append(number)
         if answer.status == 409:
+            # The hold has one of these amounts, because a late change may have been applied.
             assert answer.body["left"] < used_after - min(held, changed), answer
             self.late_commits |= {number: used_after} if is_ambiguous else {}
             self.used.note(number, held, changed, self.late_commits.get(number, held))
             return False
         assert answer.status == 200, answer
-        self.used.note(number, answer.body.get("amount", 0))
+        self.used.note(number, answer.body.get("amount", 0))  # the answer to a release has no amount
         return True
 
     def subtract(self, name: str, amount: int) -> None:
@@ -234,7 +235,8 @@ def jobs(chance: random.Random, first: int, reads: int) -> list[Job]:
 
 
 def run_job(team: Team, job: Job, has_read: Callable[[int], object]) -> str | None:
-    """Runs a job. `has_read(n)`: whether the tally was read n times. Returns the id of a hold that stays open."""
+    """Runs a job. `has_read(n)`: whether the tally was read n times. Returns the id of a hold that stays open, or None.
+    If the limit refuses to commit another amount, commits the held amount."""
     number, held, changed, used, end, *_ = job
     wait_for(lambda: has_read(job.begins_after))
     hold = team.place_hold(number, held)
@@ -274,7 +276,7 @@ class Rounds:
 
     def change_limits(self, first: int) -> None:
         """Sets the limits of LIMIT_BY_STEP in a round. `first`: the number of steps before the round."""
-        previous = LOWERED_LIMIT if first else 1_000
+        previous = LOWERED_LIMIT if first else 1_000  # the limit of the earlier round, or the declared ceiling
         for after, limit in LIMIT_BY_STEP.items():
             wait_for(lambda after=after: self.has_reached(first + after))  # type: ignore[misc]
             self.team.set_limit(limit, previous, f"limit-{first}-{after}")
@@ -338,7 +340,7 @@ def test_used_and_left_add_up_to_the_limit_at_every_moment(team: Team, seed: int
         try:
             for number in range(ROUNDS):
                 used = rounds.round(number, reading)
-                if number + 1 < ROUNDS:
+                if number + 1 < ROUNDS:  # the next round begins with nothing used
                     team.subtract(f"subtract-{number}", used)
         finally:
             rounds.all_over.set()
@@ -352,8 +354,8 @@ def test_used_and_left_add_up_to_the_limit_at_every_moment(team: Team, seed: int
     assert team.answers_lost
     assert max(used for _, used, _ in reads) <= max(LIMIT_BY_STEP.values())
     # What is used may be above a lowered limit, but does not grow there.
-    after = [used for from_s, used, _ in reads if from_s >= rounds.lowered_s]
-    assert all(later <= max(earlier, LOWERED_LIMIT) for earlier, later in pairwise(after))
+    used_later = [used for from_s, used, _ in reads if from_s >= rounds.lowered_s]
+    assert all(later <= max(earlier, LOWERED_LIMIT) for earlier, later in pairwise(used_later))
     assert_no_drift(team)
     assert_crossings(team, used)
 

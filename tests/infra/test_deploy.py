@@ -310,7 +310,8 @@ def test_the_app_is_synthesized_with_the_options(
 def test_a_deploy_that_would_replace_the_tables_of_a_stack_with_empty_ones_is_refused(
     aws: Aws, dev: Template, synthesize: Synthesize, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """This stack has adopted restored tables, and the deploy lacks the option `-c tables` that names the tables."""
+    """This stack has adopted restored tables, and the deploy lacks the option `-c tables` that names the tables.
+    A deploy that adopts tables is not checked."""
     command = ["--yes", "--app", str(dev.folder)]
     aws.add_stack("Tally-dev", synthesize(stage="prod", tables=f"Tally-prod-{MOMENT}"))
     assert run_deploy(command) == 2
@@ -350,7 +351,8 @@ def test_a_deploy_of_code_that_reads_another_storage_format_than_the_stacks_is_r
 def test_a_deploy_that_changes_the_fingerprint_of_a_counter_is_refused(
     aws: Aws, dev: Template, capsys: pytest.CaptureFixture[str], has_stack: bool
 ) -> None:
-    """The deploy is allowed if the fingerprint fits, and with a note if the person may not read the ledger."""
+    """The deploy is allowed if the fingerprint fits or there is no ledger, and with a note if the person may not read
+    the ledger."""
     command = ["--yes", "--app", str(dev.folder)]
     if has_stack:
         aws.add_stack("Tally-dev", dev)
@@ -412,7 +414,8 @@ def test_deploy_notes_that_the_account_runs_fewer_functions_at_once_than_the_tem
 ) -> None:
     """Prod needs 435: its reservations (305), what AWS keeps unreserved (100), and CONCURRENCY_MIN (30).
 
-    With 10, the deploy is refused. The need comes from the template, because another app may have made the folder.
+    With 10, the deploy is refused without a note. The need comes from the template, because another app may have made
+    the folder.
     """
     aws.concurrency = concurrency
     run_deploy(["--yes", "--app", str(prod.folder)])

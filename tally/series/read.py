@@ -23,7 +23,7 @@ POINTS_MAX = {HOUR: 2400, DAY: 400}  # in one answer: hours of 100 days, days of
 
 
 class SeriesRange(NamedTuple):
-    """A range of hours or days (`by`): from the hour `first` up to but not including `end`, hours since 1970."""
+    """A range of hours, or of days in `zone`: from the hour `first` up to but not including `end`, hours since 1970."""
 
     by: str
     first: int
@@ -50,6 +50,7 @@ def read_series(call: Call, counter: Counter, id_: str, wanted: SeriesRange) -> 
     if progress_.as_of(settings) is None:
         return {**body, "series": [], "imports": [], "repairs": [], "since": None, "as_of": None}
     first = max(wanted.first, progress_.first_hour(settings))
+    # The present hour is the hour that the sweep sums up now. Its amounts are the running amounts, not stored by day.
     has_present_hour = progress_.through >= minutes_of(settings, progress_.hour)[0]
     end = min(wanted.end, progress_.hour + 1 if has_present_hour else progress_.hour)
     running = list(hours.running_amounts_of(store, progress_, counter.name, id_))
@@ -79,7 +80,7 @@ def read_series(call: Call, counter: Counter, id_: str, wanted: SeriesRange) -> 
 
 def _stored_amounts(store: Store, counter: str, id_: str, low: str, high: str) -> Iterator[tuple[str, int, int]]:
     """Yields (sort key, hour, amount) for each amount in the items of a tally from the sort key `low` to `high`. The
-    hour is an hour of the day, but in an item of imports an hour since 1970."""
+    hour is an hour of the day, but in an item of imports an hour since 1970. The attribute of hour 13 is `h13`."""
     partition, table = hours.day_partition(counter, id_), store.settings.ledger_table
     for item in queries.partition_items(store, table, partition, low, high):
         for name in item.keys() - {"PK", "SK", "expiration"}:
@@ -87,7 +88,7 @@ def _stored_amounts(store: Store, counter: str, id_: str, low: str, high: str) -
 
 
 class ImportedHour(NamedTuple):
-    """The imported amount of a tally for one day (`2024-05-03`). `hour`: when it was imported, in hours since 1970."""
+    """An imported amount of a tally for one day (`2024-05-03`). `hour`: the hour of the import, in hours since 1970."""
 
     day: str
     hour: int
@@ -97,11 +98,12 @@ class ImportedHour(NamedTuple):
 def read_imports(
     store: Store, counter: str, id_: str, progress_: Progress, running: Iterable[HourAmount], wanted: SeriesRange
 ) -> Iterator[ImportedHour]:
-    """Yields the imports of a tally into the days (UTC) of a range. `running`: the tally's running amounts."""
+    """Yields the imports of a tally into the days (UTC) of a range, from 1970 on. `running`: the present hour's amounts
+    of the tally."""
     first, last = (hours.day_name(max(-1, hour // 24)) for hour in (wanted.first, wanted.end - 1))
     low, high = f"{hours.IMPORT}{first}", f"{hours.IMPORT}{last}"
     for sort_key, hour, amount in _stored_amounts(store, counter, id_, low, high):
-        if hour < progress_.hour:  # the running amounts are of the present hour
+        if hour < progress_.hour:  # `running` has the present hour, which a sweep may be storing
             yield ImportedHour(sort_key.removeprefix(hours.IMPORT), hour, amount)
     for entry in running:
         if first <= entry.import_day <= last:
@@ -134,16 +136,16 @@ def _start_s(hour: int, wanted: SeriesRange) -> int:
 
 
 def _repairs(call: Call, counter: Counter, id_: str, wanted: SeriesRange) -> Iterator[dict[str, Any]]:
-    """Yields the repairs in the range, which are not in the series. `added`: the part of the amount that the series
-    lack, because it was accepted before `since`, or its record is lost. The series have the rest of the amount."""
+    """Yields the repairs in the range. No series has a repair. `added`: the part that takes back no drift, but corrects
+    an error from before `since`, or adds changes whose records are lost."""
     for repair in history.read_repairs(call.store, counter.name, id_):
         if wanted.first * HOUR_S <= repair["at"] < wanted.end * HOUR_S:
             yield {"at": repair["at"], "value": repair["amount"], "how": repair["how"], "added": repair["added"]}
 
 
 def range_of(by: str, from_s: int | None, to_s: int | None, zone: str | None, now_s: float) -> SeriesRange:
-    """Returns the range that a caller asks for. Without `to_s`, it ends now; without `from_s`, it has 24 hours or 30
-    days; without `zone`, its days are of UTC.
+    """Returns the range that a caller asks for, in whole hours or days. Without `to_s`, the range ends now; without
+    `from_s`, the range has 24 hours or 30 days; without `zone`, days are of UTC.
 
     Raises InvalidInputError if the range is empty or has too many points, if the time zone is not known, or if a day
     does not begin with an hour of UTC.
@@ -153,14 +155,14 @@ def range_of(by: str, from_s: int | None, to_s: int | None, zone: str | None, no
     wanted = SeriesRange(by, end - span if from_s is None else from_s // HOUR_S, end, _timezone(zone))
     if wanted.first >= wanted.end:
         raise InvalidInputError("from must be before to.", field="from")
-    if by == DAY:  # whole days
+    if by == DAY:  # extends the range to whole days
         while _start_s(end, wanted) == _start_s(end - 1, wanted):
             end += 1
         wanted = wanted._replace(first=_start_s(wanted.first, wanted) // HOUR_S, end=end)
     points = (wanted.end - wanted.first) // (1 if by == HOUR else 24)
     if points > POINTS_MAX[by]:
         raise InvalidInputError(f"The range has {points} {by}s. Ask for {POINTS_MAX[by]} at most.", field="from")
-    # Two hours of each day, because some zones change their offset by half an hour.
+    # Checks two hours of each day, because some zones change their offset by half an hour.
     sample_hours = (*range(wanted.first, wanted.end, 12), wanted.end) if by == DAY else ()
     if any(_start_s(hour, wanted) % HOUR_S for hour in sample_hours):
         raise InvalidInputError("tz must be a zone whose days begin with an hour of UTC on each day.", field="tz")

@@ -6,7 +6,7 @@ from the lists of its hours, and the list of a month from the lists of its days.
 lists, its sum may be too low or too high. `error_max` is the most by which the sum may be wrong.
 
 In the ledger, PK, SK -> attributes:
-    top     TOP#hour#counter, 2026-11-22T13 -> body, least (TopList.cutoff), error, through (the last minute)
+    top     TOP#hour#counter, 2026-11-22T13 -> body (entries), least (TopList.cutoff), error, through (the last minute)
             TOP#day#counter, 2026-11-22 -> body, least, error, through
 """
 
@@ -39,7 +39,7 @@ SPAN_LENGTHS = {HOUR: 13, DAY: 10, MONTH: 7}
 
 
 class Ranked(NamedTuple):
-    """A tally on a list. `value`: the amount by which it moved."""
+    """A tally on a list. `value`: the amount by which the tally moved; below 0 if the tally moved down."""
 
     value: int
     id: str
@@ -73,7 +73,7 @@ class TopListBuilder:
         self._heaps: dict[str, tuple[list[Ranked], list[Ranked]]] = defaultdict(lambda: ([], []))
 
     def add(self, counter: str, id_: str, amount: int) -> None:
-        """Adds one tally. A heap has one tally more than the list takes, because its amount is the cutoff."""
+        """Adds one tally. A heap keeps one tally more than the list takes, because its least amount is the cutoff."""
         up, down = self._heaps[counter]
         heap, most = (down, DOWN_MAX) if amount < 0 else (up, UP_MAX)
         push = heapq.heappush if len(heap) <= most else heapq.heappushpop
@@ -90,7 +90,7 @@ def merge_lists(lists: Iterable[TopList]) -> TopList:
     sums: dict[str, int] = defaultdict(int)
     error = 0
     for of_span in lists:
-        error += of_span.missing_max
+        error += of_span.missing_max  # a tally that is missing on this list may have moved so much in its span
         for value, id_ in of_span.entries:
             sums[id_] += value
     return _truncate([Ranked(value, id_) for id_, value in sums.items()], error)
@@ -106,8 +106,8 @@ def _truncate(moved: Collection[Ranked], error: int) -> TopList:
 def _farthest(moved: list[Ranked], most: int) -> tuple[list[Ranked], int]:
     """Returns the tallies that moved most, and the size of the first amount that does not fit; 0: all tallies fit."""
     moved.sort(key=lambda ranked: ranked.rank)
-    sizes = accumulate(len(ranked.id) for ranked in moved[:most])
-    listed = sum(size <= BYTES_MAX for size in sizes)
+    bytes_up_to = accumulate(len(ranked.id) for ranked in moved[:most])  # the characters of an id are ASCII
+    listed = sum(bytes_ <= BYTES_MAX for bytes_ in bytes_up_to)
     return moved[:listed], abs(moved[listed].value) if listed < len(moved) else 0
 
 
@@ -143,7 +143,7 @@ def top_list(call: Call, counter: Counter, by: str, span: str | None, limit: int
 
     `by`: HOUR, DAY or MONTH. `span`: `2026-11-22T13`, `2026-11-22` or `2026-11`, of UTC; None: the newest. `error_max`:
     the most by which a value may be wrong, and by which an id that is not in `top` may be above the last id in `top`.
-    `as_of`, epoch seconds: the list lacks changes after this time; null if there is no list. If the list of a span was
+    `as_of`, epoch seconds: the list lacks changes after this time; null if no series exist. If the list of a span was
     deleted, or the span was over before the series began, raises NotFoundError. Raises InvalidInputError.
     """
     spans.require_single_period(counter, by)
@@ -159,7 +159,7 @@ def top_list(call: Call, counter: Counter, by: str, span: str | None, limit: int
     partition = f"{HOURS if by == HOUR else DAYS}{counter.name}"
     last = f"{wanted_span}-31" if by == MONTH else wanted_span
     lists = list(read_lists(call.store, partition, wanted_span, last).values()) if wanted_span else []
-    top = lists[0] if len(lists) == 1 else merge_lists(lists)
+    top = lists[0] if len(lists) == 1 else merge_lists(lists)  # a merge would add a single list's cutoff to its error
     return {
         "counter": counter.name,
         "by": by,

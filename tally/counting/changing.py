@@ -32,9 +32,9 @@ def change_hold(
     """Gives a hold another `amount`, and another end, `ttl_s` seconds from now; None: as it is. Answers as holds.place.
 
     If the hold is to grow by more than is left, releases expired holds. If that is not enough, raises LimitReachedError
-    and leaves the hold as it is. Raises HoldSettledError for a hold that is settled or expired, InvalidInputError for a
-    time beyond `latest`, NotFoundError for an unknown hold or a period that is not kept, and the errors of holds.place.
-    """
+    and leaves the hold as it is. Raises HoldSettledError for a hold that is settled or expired, InvalidInputError for
+    an end beyond the hold's `latest`, seven days after it was placed, NotFoundError for an unknown hold or a period
+    that is not kept, and the errors of holds.place."""
     assert amount is None or amount > 0, "the operation checks it"
     expires_s = None if ttl_s is None else int(clock.now_s()) + ttl_s
 
@@ -76,11 +76,12 @@ def _try_change(
     call: Call, counter: Counter, hold: Item, amount: int | None, expires_s: int | None, draft: ReceiptDraft
 ) -> Body | None:
     """Commits the amount and the time, and returns the answer; None if another call changed or settled the hold first.
-    If a larger amount does not fit, releases expired holds."""
+    If a larger amount does not fit, releases expired holds. `amount`, `expires_s`: None: as the hold has it."""
     tally, minute = hold["target"]["S"], tallies.minute_now(call)
     amount, expires_s = amount or abs(int(hold["amount"]["N"])), expires_s or hold_items.expires_s(hold)
     moved_by, of_hold = holds.amount_to_move(hold, amount), _change_writes(call, counter, hold, amount, expires_s)
     body = holds.answer_members(counter, tally, hold["hold_id"]["S"], amount, expires_s)
+    # The receipt lives as long as the record of the hold.
     long_draft = draft._replace(expires_s=hold_items.known_until_s(int(hold["latest"]["N"]), int(hold["kept_s"]["N"])))
     receipt = long_draft.receipt(
         call, body, **(tallies.receipt_facts(counter, tally, moved_by, minute) if moved_by else {})
@@ -92,17 +93,9 @@ def _try_change(
             *([{"Update": tallies.add_write(call, counter, tally, 0, moved_by, minute)}] if moved_by else []),
         ]
 
-    commit = partial(
-        tallies.commit_within_limits,
-        call,
-        counter,
-        tally,
-        moved_by,
-        writes,
-        receipt,
-        index=len(of_hold),
-        same_period=True,
-    )
+    # `same_period`: the hold stays in its period, so a refusal does not name the next period.
+    of_tally = call, counter, tally, moved_by
+    commit = partial(tallies.commit_within_limits, *of_tally, writes, receipt, index=len(of_hold), same_period=True)
     try:
         holds.retry_with_room(call, counter, tally, moved_by, commit)
     except ChangeRefusedError:
@@ -113,7 +106,7 @@ def _try_change(
 def _change_writes(call: Call, counter: Counter, hold: Item, amount: int, expires_s: int) -> list[Write]:
     """Returns the writes that give a hold this amount and time, on condition that the hold is as it was read."""
     table, tally, hold_id = call.store.settings.ledger_table, hold["target"]["S"], hold["hold_id"]["S"]
-    signed = amount if int(hold["amount"]["N"]) > 0 else -amount
+    signed = amount if int(hold["amount"]["N"]) > 0 else -amount  # what a release adds to the number
     new_key = hold_items.live_key(counter, tally, hold_id, expires_s)
     put = items.put_write(table, hold | new_key, {"amount": signed, "expires": expires_s})
     if new_key["SK"] == hold["SK"]:

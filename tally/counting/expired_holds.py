@@ -1,8 +1,9 @@
 """The sweep releases expired holds, and reports the holds that it cannot release.
 
-A hold cannot be released if its tally is at a limit that was declared after the hold was placed, its item is broken, or
-its counter is not declared. The sweep moves such a hold from the due to the overdue holds, where it delays no other
-hold, and where each sweep tries to release it. If a release may soon succeed, as after throttling, the hold stays.
+A hold cannot be released if its tally is at a limit that was declared after the hold was placed, if DynamoDB rejects
+the release, or if its counter is not declared. The sweep moves such a hold from the due to the overdue holds, where it
+delays no other hold, and where each sweep tries to release it. A hold stays due if its release may soon succeed, as
+after throttling. An item that lacks a hold's attributes also stays where it is.
 """
 
 from __future__ import annotations
@@ -39,9 +40,8 @@ class SweptHolds(NamedTuple):
 def sweep(store: Store, counters: Mapping[str, Counter], until_s: float) -> SweptHolds:
     """Releases expired holds, until `until_s` on the store's clock. The next sweep continues.
 
-    Reads a page of each bucket in turn, and begins with a random bucket. If a hold cannot be released, logs this,
-    counts the hold in the metric HoldsNotReleased, and continues with the next hold.
-    """
+    Reads a page of each bucket in turn, and begins with a random bucket, so that no bucket is always the last. If a
+    hold cannot be released, logs this, counts the hold in the metric HoldsNotReleased, and continues."""
     run, finished = _HoldsSweep(store, counters, until_s), True
     first = store.spread.random.randrange(BUCKETS)
     buckets = [(first + number) % BUCKETS for number in range(BUCKETS)]
@@ -73,15 +73,15 @@ class _HoldsSweep:
     failed_ids: set[str] = field(default_factory=set)
     """The ids of the holds whose release failed."""
     refused_tallies: dict[str, tuple[int, bool]] = field(default_factory=dict)
-    """By tally, after a failed release: the sweep tries only holds of smaller amounts (0: none), because larger amounts
-    do not fit; and whether it moves the holds that it does not release to the overdue holds."""
+    """By tally, after a failed release: its amount (0: no amount may succeed), and whether the tally's holds become
+    overdue. The sweep then tries only holds of smaller amounts."""
 
     @property
     def is_out_of_time(self) -> bool:
         return self.store.clock() >= self.until_s
 
     def release_page(self, page: Page) -> None:
-        """Releases the holds of a page. Moves the holds whose release was refused to the overdue holds."""
+        """Releases the holds of a page. If a hold cannot be released, makes it overdue."""
         moves: list[Write] = []
         for hold in page:
             if self.is_out_of_time:
@@ -116,6 +116,7 @@ class _HoldsSweep:
             except TallyError as error:
                 why = {"hold_id": hold_id, "tally": tally, "reason": str(error.__cause__ or error)}
                 observe.logger.warning("hold not released", extra=why)
+                # A retry of StoreRefusedError succeeds only after somebody has mended the deployment or the item.
                 is_transient = isinstance(error, RetryableError) and not isinstance(error, StoreRefusedError)
                 self.refused_tallies[tally] = (amount if isinstance(error, LimitReachedError) else 0, not is_transient)
         self.failed_ids.add(hold_id)

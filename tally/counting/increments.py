@@ -43,7 +43,7 @@ NUMBER_BACKOFF_MAX_S = 0.080  # short, because after each failure one caller les
 
 
 class Increment(NamedTuple):
-    """One intended change of a tally. `operation`, `key`: as in ReceiptKey. `body`: members of the answer."""
+    """One intended change of a tally. `operation`, `key`: part of the receipt's name. `body`: members of the answer."""
 
     counter: Counter
     id: str
@@ -58,7 +58,7 @@ class Increment(NamedTuple):
     receipt_days: int | None = None
     """For how many days the receipt lives; None: as the counter says."""
     used: bool = False
-    """Whether the caller has used the amount already. It may exceed the limit by the counter's `debt`."""
+    """Whether the amount was used before this call. The change may then exceed the limit by the counter's `debt`."""
 
 
 def count(call: Call, change: Increment) -> ChangeAnswer:
@@ -115,7 +115,7 @@ def _spill(call: Call, change: Increment, draft: ReceiptDraft) -> Body:
     """Writes only the receipt. The rollup adds the change to the tally."""
     body = {**change.body, **VISIBLE_SOON}
     minute = minute_now(call)
-    if not call.caller:  # for privacy, only the day: the consumers book the change on the minute of its record
+    if not call.caller:  # for privacy, only the day; consumers book a spilled change on the minute of its record
         minute -= minute % tallies.MINUTES_PER_DAY
     facts = tallies.receipt_facts(change.counter, change.id, change.amount, minute)
     put_receipt(call, draft.pending_receipt(call, body, **facts))
@@ -123,7 +123,7 @@ def _spill(call: Call, change: Increment, draft: ReceiptDraft) -> Body:
 
 
 def _take_number(call: Call, change: Increment, draft: ReceiptDraft) -> Body:
-    """Commits the next number on condition that the counter has not moved. If it has moved, tries the next number."""
+    """Commits the next number on condition that the tally has not moved. If another call took it, tries the next."""
     counter, state = change.counter, tallies.read_state(call, change.counter, change.id)
     retries = call.retries(attempts_max=NUMBER_ATTEMPTS_MAX, backoff_max_s=NUMBER_BACKOFF_MAX_S)
     bounds = limits.cached_limits(call, counter, change.id)
@@ -163,12 +163,11 @@ def set_value(
     Reads the tally first, because the receipt says by how much the number moved. Without a key the version is the key,
     so a second equal request is a replay. A numbered counter moves forward only, because it must not give a number out
     twice; before its first change it may be set to any value. `days`: for how many days the receipt lives; None: as the
-    counter says. `imported_day`: as in ReceiptKey. `debt`: how far an import may go beyond a limit.
-
-    Raises PreconditionFailedError for another version, LimitReachedError for a value beyond the limits or behind the
-    numbers that were given out, KeyReusedError, CounterRetiredError.
+    counter says. `imported_day`: the day since 1970 that an import belongs to. `debt`: how far an import may go beyond
+    a limit. Raises PreconditionFailedError for another version, LimitReachedError for a value beyond the limits or
+    behind the numbers that were given out, KeyReusedError, CounterRetiredError.
     """
-    if not (counter.retired or counter.limit_overrides):
+    if not (counter.retired or counter.limit_overrides):  # declared limits need no read; otherwise `_assign` refuses
         _refuse_beyond(counter, value, limits.cached_limits(call, counter, id_).with_debt(debt))
     change = partial(_assign, call, counter, id_, value, version, debt)
     payload = {"value": value, "version": version}
@@ -185,10 +184,11 @@ def set_value(
 
 
 def _assign(call: Call, counter: Counter, id_: str, value: int, version: int, debt: int, draft: ReceiptDraft) -> Body:
-    """Commits the number with its receipt, on condition that the counter has `version`. Returns the receipt's body."""
+    """Commits the number with its receipt, on condition that the tally has `version`. Returns the receipt's body."""
     if counter.retired:
         refuse_retired(call, counter, draft)
     state, minute = tallies.read_state(call, counter, id_), minute_now(call)
+    # An override gives its item a version, but no number. Version 0 sets this item, too.
     if state.version != version and (version or state.has_number):
         raise_if_counted(call, draft)  # after the read of the state, so a retry gets its first answer
         raise _stale_version_error(state)

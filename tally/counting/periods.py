@@ -60,25 +60,26 @@ def answer_members(tally: str) -> dict[str, str]:
 
 
 def tally_id_of_answer(id_: str, body: Mapping[str, object]) -> str:
-    """Returns the stored id of the tally that an answer is about. `id_`: its id, with or without a period."""
+    """Returns the stored id of the tally that an answer is about. `id_`: the tally's id, with or without a period."""
     id_ = id_.partition(_SEPARATOR)[0]
     return f"{id_}{_SEPARATOR}{body['period']}" if "period" in body else id_
 
 
 def is_valid_tally_id(counter: Counter, tally: str) -> bool:
-    """Returns whether a stored id fits the present declaration. If the counter has periods, the id must name one."""
+    """Returns whether a stored id fits the present declaration. If the counter has periods, the id must name a period.
+    If the counter has no periods, each id fits, also with a period of an earlier declaration."""
     if counter.period is None:
         return True
     id_, _, name = tally.partition(_SEPARATOR)
     try:
-        is_name = name == _period_name(counter.period, _start_of(counter.period, name))
+        is_name = name == _period_name(counter.period, _start_of(counter.period, name))  # in no other spelling
     except ValueError:
         return False
     return bool(id_) and is_name and name.startswith("2")  # the years 2000 to 2999
 
 
 def is_kept(counter: Counter, tally: str, now_s: float) -> bool:
-    """Returns whether a tally is kept at `now_s`. If not, TTL may have removed it, so its number is unknown."""
+    """Returns whether a tally is kept at `now_s`. If not, TTL may have removed the tally, or its id does not fit."""
     if not is_valid_tally_id(counter, tally):
         return False
     end_s = expires_s(counter, tally)
@@ -91,7 +92,7 @@ def expires_s(counter: Counter, tally: str) -> int | None:
 
 
 def has_ended(counter: Counter, tally: str, at_s: float) -> bool:
-    """Returns whether the tally's period had ended at `at_s`. If the counter no longer has periods, all have ended."""
+    """Returns whether the tally's period had ended at `at_s`. If the counter has no periods, every period has ended."""
     return _SEPARATOR in tally if counter.period is None else ends_s(counter, tally) <= at_s
 
 

@@ -1,6 +1,7 @@
 """Pseudonyms: in place of a visitor's name or address, Tally stores a keyed hash, by which it recognises the visitor.
 
-The key is a secret. So a reader of the table cannot hash all possible names or addresses, and compare the hashes.
+The key of the hash is the stack's secret, or a day's salt. So a reader of the table cannot hash all possible names or
+addresses, and compare the hashes.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from ..errors import StoreBusyError
 from .receipts import DAY_S
 
 SECRET = "SECRET"  # partition and sort key of the stack's secret, in the ledger
-SALT, LAST_CLEANED_DAY = "SALT#", "FORGOTTEN"  # the start of a salt's name; the cache's name for the day of cleaning
+SALT, LAST_CLEANED_DAY = "SALT#", "CLEANED"  # the start of a salt's name; the cache's name for the day of cleaning
 SALT_GRACE_S = 600  # a salt is deleted so long after midnight, because the clock of a process may be behind
-SALT_LOOKBACK_DAYS = 3  # a sweep deletes the salts of so many past days
+SALT_LOOKBACK_DAYS = 3  # a sweep deletes the salts of so many past days, also after days without a sweep
 _DIGEST_BYTES = 18  # 24 characters of base64, 144 bits: more than a browser's secret of 22 characters has
 
 
@@ -42,11 +43,10 @@ def stack_secret(call: Call) -> str:
 
 
 def salt_of_day(call: Call, now_s: float) -> str:
-    """Returns the salt of a day of UTC. The first call that needs the salt makes it. Raises StoreBusyError.
+    """Returns the salt of the day (UTC) of `now_s`. The first call that needs the salt makes it. Raises StoreBusyError.
 
-    The salt is in a table without backups, and `delete_old_salts` deletes the salt after the day. A process forgets the
-    salt when it first needs the salt of another day.
-    """
+    After the day nobody can compute its pseudonyms: the salt is in a table without backups, and `delete_old_salts`
+    deletes the salt. A process forgets the salt when it first needs the salt of another day."""
     name, cache = _salt_name(now_s), call.store.secret_cache
     for old in [cached for cached in cache if cached.startswith(SALT) and cached != name]:
         cache.pop(old, None)

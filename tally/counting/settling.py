@@ -27,10 +27,10 @@ def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str, amo
     expired hold may have given its amount back, so only a commit with an `amount` is possible, until `kept_s` seconds
     after the expiry. The tally of the hold's period moves, even if another period is current.
 
-    Returns `{"counter","id","hold","state","changed"}`, and after a commit the `amount` that it took. A second equal
-    call changes nothing. Raises NotFoundError for an unknown hold, or a period that is not kept. Raises
-    HoldSettledError if the hold has another final state, or has expired. Raises CounterRetiredError for a void. If
-    there is no room, raises LimitReachedError and leaves the hold as it is.
+    Returns `{"counter","id","hold","state","changed"}`, and for a commit or a void the `amount` that the commit took. A
+    second equal call changes nothing. Raises NotFoundError for an unknown hold, and for a late commit or a void in a
+    period that is not kept. Raises HoldSettledError if the hold has another final state, or if it has expired and the
+    call needs it unexpired. Raises CounterRetiredError for a void. If there is no room, raises LimitReachedError.
     """
     assert state in _STATES_BEFORE, "no call makes a hold expire"
     assert amount is None or (state == COMMITTED and amount >= 0), "the operation checks it"
@@ -41,7 +41,7 @@ def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str, amo
         if hold["state"] == {"S": state} and amount in (None, used_member.get("amount")):
             # If an earlier attempt of this call settled the hold, and its answer was lost, the hold has this nonce.
             return {**body, **used_member, "changed": hold.get("nonce") == {"S": call.nonce}}
-        must_be_unexpired = state == COMMITTED and amount is None
+        must_be_unexpired = state == COMMITTED and amount is None  # the held amount is sure only until the expiry
         _refuse(counter, hold, state, must_be_unexpired=must_be_unexpired)
         kept_amount = abs(int(hold["amount"]["N"])) if must_be_unexpired else amount or 0
         move = partial(holds.transition, call, counter, hold, state, kept_amount, must_be_unexpired=must_be_unexpired)
@@ -52,7 +52,7 @@ def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str, amo
 
 
 def _refuse(counter: Counter, hold: Item, state: str, *, must_be_unexpired: bool) -> None:
-    """Raises the error if the hold cannot get this state. `must_be_unexpired`: an expired hold cannot get it."""
+    """Raises the error if the hold cannot get this state. `must_be_unexpired`: whether an expired hold cannot, too."""
     present, tally = hold_items.current_state(hold), hold["target"]["S"]
     if present not in _STATES_BEFORE[state]:
         amount = f" at {items.int_attribute(hold, 'used')}" if present == COMMITTED else ""

@@ -1,6 +1,6 @@
 """Decides which tallies of a batch (batch.py) spill, and when its transaction is sent again.
 
-The rules are those of transactions.commit_change, which commits one change.
+transactions.commit_change decides the same for one change outside a batch.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from .tallies import Tally
 
 @dataclass
 class SpillPlan:
-    """The tallies of a batch that spill. A hot tally spills from the first attempt on, and a throttled tally from the
-    next attempt on, if its counter allows this. After SPILL_RETRIES_MAX retries, each tally spills that may spill."""
+    """The tallies of a batch that spill, if their counters allow this. While its breaker is open, a tally spills from
+    the first attempt on. A throttled tally spills from the next attempt on. If a tally is still busy after
+    SPILL_RETRIES_MAX retries, all tallies spill."""
 
     call: Call
     may_spill: Collection[Tally]
@@ -38,7 +39,7 @@ class SpillPlan:
         return tally in self.spilled or tally.counter.is_rolled_up
 
     def updates(self, sums: Mapping[Tally, int], minute: int, *, may_use_debt: bool) -> list[Write]:
-        """Returns the writes that move the tallies by their sums. Each call picks new shards."""
+        """Returns the writes that move the tallies, of which none is pending, by their sums. Each call picks shards."""
         call, pick = self.call, self.call.store.spread.pick_shard
         shards = [pick(tally.partition, tally.counter.max_shards) for tally in sums]
         return [
@@ -60,15 +61,15 @@ class SpillPlan:
         """
         sent.raise_unless_busy()
         without_team = sent._replace(reasons=sent.reasons[: 1 + len(sums)])
-        throttled = without_team.is_busy and not without_team.has_conflict
+        throttled = without_team.is_busy and not without_team.has_conflict  # the receipt or a tally
         codes = dict(zip(sums, without_team.codes[1:], strict=False))
         for tally, code in codes.items():
             if code == CONFLICT:
                 record_conflict(self.call, *tally)
-        failed = [tally for tally, code in codes.items() if code not in ("None", CONDITION_FAILED)]
+        busy = [tally for tally, code in codes.items() if code not in ("None", CONDITION_FAILED)]
         must_spill, spilled = self.retries.attempts >= SPILL_RETRIES_MAX, set[Tally]()
-        if throttled or (must_spill and failed):
-            hot = set(self.may_spill).intersection(failed)
+        if throttled or (must_spill and busy):
+            hot = set(self.may_spill).intersection(busy)
             for tally in hot:
                 self.call.store.breaker.trip(tally.partition, BREAKER_THROTTLED_S if throttled else BREAKER_OPEN_S)
             spilled = (set(self.may_spill) if must_spill else hot) - self.spilled

@@ -80,7 +80,6 @@ COUNTER = Kind(
     lambda context: _example_counter(context).name,
     is_counter=True,
 )
-# An anonymous caller's key and a browser's secret are long, so nobody guesses them.
 KEY = Kind(
     lambda value, field, context: fields.idempotency_key(value, field, anonymous=context.anonymous),
     lambda context: _SECRET_SCHEMA if context.anonymous else _KEY_SCHEMA,
@@ -90,7 +89,7 @@ KEY = Kind(
     http_name="Idempotency-Key",
 )
 SECRET = Kind(
-    lambda value, field, _: fields.idempotency_key(value, field, anonymous=True),
+    lambda value, field, _: fields.idempotency_key(value, field, anonymous=True),  # long, so nobody guesses a secret
     _SECRET_SCHEMA,
     "A secret of this browser, such as a UUID. Tally stores a hash of the secret and the id.",
     "0b1f6c64-7d0e-4a52-9c3b-8e2f5a7d9c10",

@@ -112,8 +112,7 @@ class OperationFacts:
     """The throttle of a counter's own route, which more callers may use than `access` says. None: `throttle`."""
     short_route: str = ""
     """The template of a counter's short route, such as `POST {path}`. Empty: no counter has such a route."""
-    has_short_route: Callable[[Counter], bool] = lambda _: True
-    """Whether a counter with a `path` has the short route of this operation."""
+    has_short_route: Callable[[Counter], bool] = lambda _: True  # whether a counter with a `path` has this short route
     raises: Sequence[type[TallyError]] = ()
     """The errors that only some operations raise. Every operation may raise further errors."""
     refusal_for: Callable[[Counter], CallerError | None] = lambda _: None

@@ -77,8 +77,7 @@ def _add_arguments(parser: Parser, counters: Counters) -> None:
 
 
 def scan(args: argparse.Namespace, stack: Stack) -> int:
-    """Counts the items and sets the numbers. If an earlier scan has counted the items by the counter's declaration
-    (`items_digest`), does nothing without --again."""
+    """Counts the items and sets the numbers. If the items are counted as declared now, does nothing without --again."""
     counter, name = args.counter, args.counter.name
     stack.team_table(counter)
     if args.dry_run:
@@ -110,8 +109,7 @@ def scan(args: argparse.Namespace, stack: Stack) -> int:
 
 
 def _set_all(recount: Recount) -> tuple[int, int]:
-    """Sets the number of each group. Returns how many of the team's groups have items, without Tally's own groups
-    (RESERVED_GROUP_PREFIX), and how many numbers were wrong."""
+    """Sets each number. Returns how many groups, without Tally's own, have items, and how many numbers were wrong."""
     group_count = wrong_count = 0
     with progress_bar(recount.all_differences(), "group", "set") as differences:
         remaining = iter(differences)

@@ -176,8 +176,8 @@ export class Tally extends EventTarget {
     this.token = token;
     // The names of stored changes begin with `prefix`. The item `prefix` itself has `aheadMs`.
     this.prefix = `tally1 ${this.api} `;
-    // The name of the item with this browser's secret. The names of notes begin with `secretName`. A note is either an
-    // anonymous like, `counter id`, with the time of the like, or FORGET_NOTE while `forget()` deletes these likes.
+    // The name of the item with this browser's secret. The names of notes begin with `secretName`. The note `counter
+    // id` has the time of an anonymous like. FORGET_NOTE is there while `forget()` deletes the anonymous likes.
     this.secretName = `tally1-own ${this.api} `;
     this.storage = storage ?? orUndefined(() => document && localStorage);
     // How far the server's clock is ahead of this machine's clock.
@@ -272,8 +272,8 @@ export class Tally extends EventTarget {
   }
 
   // Returns when this browser made a like; 0: this browser has no such like, or the stored time is not a number.
-  #likedAt(thing) {
-    const at = Number(this.#readNote(thing));
+  #likedAt(note) {
+    const at = Number(this.#readNote(note));
     return Number.isFinite(at) ? at : 0;
   }
 
@@ -283,8 +283,8 @@ export class Tally extends EventTarget {
 
   // Returns [counter, id] of each anonymous like that the storage has.
   #storedLikes() {
-    const things = this.#itemNames(this.secretName).map((name) => name.slice(this.secretName.length).split(" "));
-    return things.filter(([counter, id]) => id && PATTERNS.counter.test(counter) && PATTERNS.id.test(id));
+    const pairs = this.#itemNames(this.secretName).map((name) => name.slice(this.secretName.length).split(" "));
+    return pairs.filter(([counter, id]) => id && PATTERNS.counter.test(counter) && PATTERNS.id.test(id));
   }
 
   #readAnonymous(of) {
@@ -297,19 +297,19 @@ export class Tally extends EventTarget {
     const liked = this.#storedLikes();
     if (this.#isAdopting || !liked.length || !this.#secret() || !this.user() || this.#readNote(FORGET_NOTE)) return;
     this.#isAdopting = true;
-    const timesBefore = new Map(liked.map((thing) => [thing.join(" "), this.#readNote(thing.join(" "))]));
-    const likes = await this.#readAnonymous(liked.map((thing) => thing.join(":"))).catch(() => []);
+    const timesBefore = new Map(liked.map((pair) => [pair.join(" "), this.#readNote(pair.join(" "))]));
+    const likes = await this.#readAnonymous(liked.map((pair) => pair.join(":"))).catch(() => []);
     this.#isAdopting = false;
     const user = this.user();
     const waits = new Set(this.waiting().filter(isLike).map(({ counter, id }) => `${counter} ${id}`));
     let isIncomplete = !likes.length;
     for (const { counter, id, present } of likes) {
-      const thing = `${counter} ${id}`;
+      const note = `${counter} ${id}`;
       // A change that waits, or that was counted during the read, is newer than the answer.
-      const time = this.#readNote(thing);
-      if (waits.has(thing)) continue;
-      if (!time || time !== timesBefore.get(thing) || present == null) isIncomplete = true;
-      else if (!present) this.#writeNote(thing);
+      const time = this.#readNote(note);
+      if (waits.has(note)) continue;
+      if (!time || time !== timesBefore.get(note) || present == null) isIncomplete = true;
+      else if (!present) this.#writeNote(note);
       else if (user) this.#add({ counter, id, present, user, key: newKey() });
     }
     clearTimeout(this.#adoptTimer);
@@ -323,20 +323,20 @@ export class Tally extends EventTarget {
     waits.sort((one, other) => one.entry.at - other.entry.at);
     for (const { entry } of waits) likes.set(`${entry.counter} ${entry.id}`, entry.present);
     if (!likes.size) for (const name of ["", FORGET_NOTE]) this.#writeNote(name);
-    const things = [...likes].filter(([, present]) => present).map(([thing]) => thing.split(" "));
-    return Promise.all(things.map(([counter, id]) => this.#add({ counter, id, present: false, key: newKey() })));
+    const pairs = [...likes].filter(([, present]) => present).map(([note]) => note.split(" "));
+    return Promise.all(pairs.map(([counter, id]) => this.#add({ counter, id, present: false, key: newKey() })));
   }
 
   // Updates a like's note after the like's change has ended. If a user's change counted, deletes the browser's like. If
   // a user's change was refused, deletes the note, so that #adopt does not repeat the change.
   #storeLike({ user, counter, id, present, at }, { state }) {
-    const thing = `${counter} ${id}`;
+    const note = `${counter} ${id}`;
     const counted = state === "counted";
     // A frozen page receives an outcome late, so the note may be of a later change.
-    if (user ? !this.#readNote(thing) : this.#likedAt(thing) > at) return;
+    if (user ? !this.#readNote(note) : this.#likedAt(note) > at) return;
     if (user && counted) this.#add({ counter, id, present: false, key: newKey() });
-    else if (user || !present) (counted || state === "refused") && this.#writeNote(thing);
-    else if (counted || state === "doubt") this.#writeNote(thing, at);
+    else if (user || !present) (counted || state === "refused") && this.#writeNote(note);
+    else if (counted || state === "doubt") this.#writeNote(note, at);
   }
 
   #add(change) {

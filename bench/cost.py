@@ -63,7 +63,7 @@ class BilledStage(NamedTuple):
     snapshots: int  # functions that start from a snapshot
     sweep_mb: int  # the memory of the sweep's function
     alarm_metrics: int  # AWS bills an alarm for each of its metrics
-    logged: float  # the share of the successful invocations that write a log line
+    logged: float  # with traffic: the share of the successful invocations that write a log line
 
 
 DEV, PROD = BilledStage(0, 512, 28, 1), BilledStage(9, 1769, 56, 0.05)
@@ -144,7 +144,7 @@ def usage(month: Month, stage: BilledStage) -> dict[str, float]:
     # The sweep takes 60 ms of a whole CPU, and waits for its requests.
     sweep_ms = 5 * SWEEP_REQUESTS + 60 * max(1.0, CPU_MB / stage.sweep_mb)
     _invoke(used, MINUTES, sweep_ms, stage.sweep_mb / KB)
-    used["write"] += MINUTES * (JUDGE_WRITES + 2 * SHARDS)
+    used["write"] += MINUTES * (JUDGE_WRITES + 2 * SHARDS)  # a heartbeat for each shard of two streams
     used["read"] += MINUTES * (QUIET_READS + SERIES_READS)
     used["log"] += MINUTES * SWEEP_LINES / GB
     return used | {"recoverable": used["stored"], "log-kept": 0.15 * used["log"]}  # compressed to 15 %

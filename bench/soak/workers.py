@@ -169,7 +169,8 @@ class Client:
             raise
 
     def _shorten_waits(self) -> None:
-        """Make each waiting change due as soon as no late copy of the change can arrive, and each repeat due now."""
+        """Make each waiting change due as soon as no late copy of the change can arrive, and each repeat due now. If
+        no change is due, sleep for up to 0.1 s."""
         now_s = time.monotonic()
         self._waiting = [
             (intent.late_until_s if body is None else 0.0, number, intent, body)

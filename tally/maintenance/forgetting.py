@@ -1,9 +1,9 @@
 """Finds and removes a user's posts, children and holds. Each removal is a change that moves its tally.
 
 A child, such as a like, is a user's if its counter counts users (`MEMBER#USER#`) and its key ends with the user's name.
-A hold names its caller. No key begins with a user, so a scan of the counts table finds children and posts. An index of
-likes by user would cost a write with every like, $0.63 a million. A scan of a million likes costs 40,000 reads, or half
-a cent. So an index would be cheaper only with more than 125 runs over the life of a table.
+A hold names its caller. No partition key begins with a user, so a scan of the counts table finds children and posts.
+An index of likes by user would cost a write with every like, $0.63 a million. A scan of a million likes costs 40,000
+reads, or half a cent. So an index would be cheaper only with more than 125 runs over the life of a table.
 """
 
 from __future__ import annotations
@@ -40,10 +40,8 @@ class TraceKind(Enum):
 
 
 class Trace(NamedTuple):
-    """One thing that a user left.
-
-    `id`: of the post, the parent of the child, or the hold. `item`: a hold as it was read. `counter`: None for a hold.
-    """
+    """One thing that a user left. `id`: of the post, the parent of the child, or the hold. `item`: a hold as it was
+    read; empty for a post or a child. `counter`: None for a hold."""
 
     kind: TraceKind
     id: str
@@ -67,9 +65,10 @@ def find_traces(store: Store, counters: Mapping[str, Counter], user: str) -> Ite
             yield [Trace(TraceKind.HOLD, hold["hold_id"]["S"], hold) for hold in page]
     of_users = [counter for counter in counters.values() if counter.counts_users]
     names = {f":child{number}": counter.child_range[0] + user for number, counter in enumerate(of_users)}
+    is_post = "begins_with(PK, :posts) AND authorId = :author"
+    is_trace = f"(SK IN ({', '.join(names)}) OR ({is_post}))" if names else is_post  # `IN ()` is an error
     of_user: dict[str, Any] = {
-        "FilterExpression": f"attribute_not_exists({TOMBSTONE}) AND"
-        f" (SK IN ({', '.join(names)}) OR (begins_with(PK, :posts) AND authorId = :author))",
+        "FilterExpression": f"attribute_not_exists({TOMBSTONE}) AND {is_trace}",
         "ExpressionAttributeValues": {
             ":posts": {"S": LIKES.partition_start},
             ":author": {"S": decoded_user(user)},

@@ -127,6 +127,15 @@ def test_a_dry_run_counts_the_traces_of_the_user_and_writes_nothing(
     assert run("history", "--user", USER) == (0, "this user was never erased\n", "")
 
 
+def test_holds_and_posts_of_a_user_are_found_if_no_counter_counts_users(deployment: Deployment) -> None:
+    posts.write_post(Call(deployment.store, QUOTED), LIKES, "own1", "mine")
+    add_stock(deployment, 1)
+    place_hold(deployment)
+    stock = {"stock": counters.STOCK}
+    found = [trace for page in forgetting.find_traces(deployment.store, stock, QUOTED) for trace in page]
+    assert {trace.kind for trace in found} == {TraceKind.HOLD, TraceKind.POST}
+
+
 @pytest.mark.parametrize("ttl_s", [None, 900], ids=["at the same key", "at another key"])
 def test_a_hold_that_is_changed_or_settled_after_the_command_found_it_is_removed_too(
     deployment: Deployment, run: Run, world: World, monkeypatch: pytest.MonkeyPatch, ttl_s: int | None

@@ -72,7 +72,7 @@ class RefusedRow(NamedTuple):
 
 
 class Chunk(NamedTuple, Generic[Row]):
-    """Rows that one receipt is for. `number`: the chunk's place in its run, from 0."""
+    """Rows that are counted with one receipt. `number`: the chunk's place in its run, from 0."""
 
     number: int
     rows: list[Row]
@@ -97,18 +97,18 @@ def refusal_of_import(counter: Counter, *, children: bool) -> str:
 
 
 def number_chunks(counter: Counter, rows: Iterable[NumberRow]) -> Iterator[Chunk[NumberRow]]:
-    """Yields chunks, each of one day. If a limit may refuse rows, each row is a chunk, so that it is refused alone."""
+    """Yields chunks, each of one day. If rows set numbers, or a limit may refuse a row, each row is a chunk."""
     rows_max = 1 if counter.is_conditional else ROWS_MAX
     number = 0
     for _, of_day in groupby(rows, attrgetter("day")):
-        for chunk in _chunked(of_day, lambda number, ids: number <= rows_max and ids <= fields.TALLIES_MAX):
+        for chunk in _chunked(of_day, lambda count, ids: count <= rows_max and ids <= fields.TALLIES_MAX):
             yield chunk._replace(number=number)
             number += 1
 
 
 def child_chunks(rows: Iterable[ChildRow]) -> Iterator[Chunk[ChildRow]]:
     """Yields chunks, in order. A chunk's receipt, its children and their tallies fit into one transaction."""
-    return _chunked(rows, lambda number, ids: 1 + number + ids <= TRANSACTION_ITEMS_MAX)
+    return _chunked(rows, lambda count, ids: 1 + count + ids <= TRANSACTION_ITEMS_MAX)
 
 
 def _chunked(rows: Iterable[Row], fits: Callable[[int, int], bool]) -> Iterator[Chunk[Row]]:
@@ -137,7 +137,7 @@ def import_numbers(call: Call, counter: Counter, run: str, chunk: Chunk[NumberRo
         tally = Tally(counter, row.id)
         sums[tally] = sums.get(tally, 0) + row.value
     try:
-        if sets_number(counter):
+        if sets_number(counter):  # version 0: only if the tally has no number
             for (_, id_), value in sums.items():
                 increments.set_value(
                     call, counter, id_, value, 0, operation=IMPORT, key=name, days=KEPT_DAYS, imported_day=own_day,
@@ -145,7 +145,7 @@ def import_numbers(call: Call, counter: Counter, run: str, chunk: Chunk[NumberRo
                 )  # fmt: skip
             return []
         changes = Batch(len(chunk.rows), sums, dict.fromkeys(sums, 0), may_use_debt=True)
-        key_ = f"{counter.name}/{name}"
+        key_ = f"{counter.name}/{name}"  # as the receipts of all batches have one target
         batch.count(call, changes, operation=IMPORT, key=key_, soon=False, days=KEPT_DAYS, imported_day=own_day)
     except (LimitReachedError, PreconditionFailedError) as error:
         # Keeps only the reason, because the command prints the line number, and other rows may be counted.
@@ -166,10 +166,11 @@ def missing_parents(call: Call, counter: Counter, ids: Sequence[str]) -> set[str
 
 
 def import_children(call: Call, counter: Counter, run: str, chunk: Chunk[ChildRow]) -> Body:
-    """Puts the children of a chunk once, and moves their tallies: `{"imported","already","missing"}`.
+    """Puts the children of a chunk once, and moves their tallies. Returns `{"imported","already","missing"}`.
 
-    `already`: how many children existed before. `missing`: the lines of children whose parents do not exist. If the run
-    has put other children as the chunk of this number, raises KeyReusedError. Raises StoreBusyError.
+    `already`: how many rows are of children that existed before, or of an earlier row. `missing`: the lines of children
+    whose parents do not exist. If the run has put other children as the chunk of this number, raises KeyReusedError.
+    Raises StoreBusyError.
     """
     chunk = chunk._replace(rows=[row._replace(at_s=anonymous.since_s(row.child, row.at_s)) for row in chunk.rows])
     payload = {"children": [[row.id, row.child, row.at_s] for row in chunk.rows]}
@@ -178,7 +179,7 @@ def import_children(call: Call, counter: Counter, run: str, chunk: Chunk[ChildRo
 
 
 def _import_chunk(call: Call, counter: Counter, chunk: Chunk[ChildRow], draft: ReceiptDraft) -> Body:
-    """Tries until a transaction commits. Each try leaves out children that exist, and children without a parent."""
+    """Tries until a transaction commits. The next try leaves out children that exist or lack a parent."""
     rows = {(row.id, row.child): row for row in reversed(chunk.rows)}  # the first row of a child wins
     missing: set[str] = set()
     retries = call.retries()
@@ -198,7 +199,7 @@ def _import_chunk(call: Call, counter: Counter, chunk: Chunk[ChildRow], draft: R
         if sent.codes[0] == CONDITION_FAILED:  # the receipt exists
             raise AlreadyCountedError(sent.reasons[0].item or {})
         if sent.condition_failed and not sent.is_busy:
-            codes = sent.codes[1:]  # of the children, then of the parents
+            codes = sent.codes[1:]  # of the children in `todo`, then of the parents
             for row, code in zip(todo, codes, strict=False):
                 if code == CONDITION_FAILED:
                     del rows[row.id, row.child]

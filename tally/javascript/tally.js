@@ -14,7 +14,7 @@ const RETRY_AFTER_MS_MAX = 300e3;
 const CHECK_MS = 30e3;
 const CHECK_MS_MAX = 3600e3;
 const BATCH_CHANGES_MAX = 4;
-// A read asks for up to 100 tallies or receipts. The API takes 10 KB of address and headers, and the token has 4 KB.
+// A read asks for up to 100 tallies or receipts. The API takes 10 KB of address and headers, with 4 KB of token.
 const QUERIES_MAX = 100;
 const QUERY_BYTES_MAX = 6000;
 // If a change was first sent more than this time ago, the client asks for its receipt before it sends the change again.
@@ -38,7 +38,7 @@ const KEY_REUSED = {
   answer: { type: `${PROBLEM}key-reused`, title: "Key reused", status: 422, detail: "This key was used for another change." },
 };
 
-// Listeners by storage. The event `storage` reaches only other pages, so a client calls those of its own page itself.
+// Listeners by storage. The event `storage` reaches only other pages, so a client calls its own page's listeners.
 const LISTENERS = (globalThis[Symbol.for("tally")] ??= new WeakMap());
 
 // Node's monotonic clock runs while the machine sleeps. The monotonic clock of a browser may stop.
@@ -176,8 +176,8 @@ export class Tally extends EventTarget {
     this.token = token;
     // The names of stored changes begin with `prefix`. The item `prefix` itself has `aheadMs`.
     this.prefix = `tally1 ${this.api} `;
-    // The name of the item with this browser's secret. The names of notes begin with `secretName`. The note `counter
-    // id` has the time of an anonymous like. FORGET_NOTE is there while `forget()` deletes the anonymous likes.
+    // The name of the item with this browser's secret. The names of notes begin with `secretName`. A like's note,
+    // `counter id`, has the time of an anonymous like. FORGET_NOTE is there while `forget()` deletes these likes.
     this.secretName = `tally1-own ${this.api} `;
     this.storage = storage ?? orUndefined(() => document && localStorage);
     // How far the server's clock is ahead of this machine's clock.

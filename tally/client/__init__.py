@@ -39,7 +39,7 @@ from . import requests
 from .request import EVENT_BYTES_MAX, Reply, Request, encode_event
 from .requests import Methods
 
-FUNCTIONS = (
+FUNCTIONS = (  # Tally's names of the functions that serve callers
     "increments", "changes", "reads", "children", "holds", "posts", "visits", "receipts", "series", "drift", "health",
 )  # fmt: skip
 BATCH_ENTRIES_MAX = 100  # Tally takes no more requests in one event
@@ -84,7 +84,7 @@ class Tally(Methods):
             config = Config(
                 connect_timeout=connect_s,
                 read_timeout=self._attempt_s - connect_s,
-                retries={"total_max_attempts": 1},  # this class retries, because it can read the answer first
+                retries={"total_max_attempts": 1},  # this class retries: botocore does not see a 503 in an answer
             )
             object.__setattr__(self, "lambda_client", boto3.client("lambda", config=config))
 
@@ -151,6 +151,7 @@ class Tally(Methods):
         entries, unsendable = self._entries(requests)
         results: dict[int, T | TallyError] = {**unsendable}
         for function, chunk in _chunks(entries):
+            # The result of a request that no attempt sends.
             results.update(dict.fromkeys(chunk, StoreBusyError("No time was left to send this request.")))
             budget, left = _RetryBudget(end_s, self._attempt_s), dict(chunk)
             while left and budget.has_time():
@@ -206,7 +207,7 @@ class Tally(Methods):
         return encode_event({"operation": request.operation, **request.fields, **caller_member})
 
     def _invoke(self, function: str, event: bytes, **options: str) -> Any:
-        """Returns the function's answer; None for an asynchronous event. Raises TallyError for a failure."""
+        """Returns the function's answer; with `options`, which make the event asynchronous, None. Raises TallyError."""
         if function not in self.functions:
             raise ConfigurationError(f"No name or ARN is set for the function {function!r}.")
         try:
@@ -255,7 +256,7 @@ class _RetryBudget:
 
 
 def _chunks(entries: Mapping[int, _Entry[T]]) -> Iterator[tuple[str, Mapping[int, _Entry[T]]]]:
-    """Yields the entries of each function, by their places: BATCH_ENTRIES_MAX and EVENT_BYTES_MAX at a time."""
+    """Yields the entries of each function, by their places: at most BATCH_ENTRIES_MAX and EVENT_BYTES_MAX at a time."""
     for function in dict.fromkeys(entry.request.function for entry in entries.values()):
         chunk: dict[int, _Entry[T]] = {}
         for place, entry in entries.items():

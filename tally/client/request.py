@@ -15,7 +15,7 @@ from uuid import UUID
 from ..errors import InvalidInputError, PayloadTooLargeError
 from ..ids import PAGE_COUNTERS, id_of, tally_of, target_of
 
-DIGITS_MAX = 18  # a longer Decimal stays a Decimal: an int of a billion digits takes all memory
+DIGITS_MAX = 18  # a longer Decimal stays a Decimal, which is refused: an int of a billion digits takes all memory
 EVENT_BYTES_MAX = 1_000_000  # Lambda takes 1 MB of an asynchronous event, and 6 MB of an event whose sender waits
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -42,11 +42,10 @@ class Request(Generic[T_co]):
 
     @classmethod
     def of(cls, function: str, operation: str, arguments: Mapping[str, Any]) -> Request[T_co]:
-        """Returns the request with these arguments and canonical ids.
-
-        If the operation takes a key and no key is given, makes a key. Tally refuses an id that is not text.
-        """
+        """Returns the request with these arguments and canonical ids. If the operation takes a key and no key is given,
+        makes a key. Tally refuses an id that is not text."""
         given = {name.rstrip("_"): plain(value) for name, value in arguments.items() if value is not None}
+        # `of`: tallies; in a request for receipts an operation, which `tally_of` leaves as it is.
         encoders = dict[str, Callable[[str], str]](of=tally_of)
         if given.get("counter") not in PAGE_COUNTERS:
             encoders["id"] = id_of

@@ -49,7 +49,7 @@ def table_schemas(counters: Iterable[Counter]) -> Mapping[Table, TableSchema]:
     return {**TABLES, Table.SALTS: SALTS_TABLE} if is_listed(counters, PAGE_VISITORS) else TABLES
 
 
-TTL_ATTRIBUTE = "expiration"  # Powertools' idempotency writes receipts with this name
+TTL_ATTRIBUTE = "expiration"  # the name in records of Powertools' idempotency, which receipts are
 
 TIMEOUT_S = 15  # retries of a change after conflicts end earlier; API Gateway would wait for 30
 SCHEDULED_TIMEOUT_S = 55  # a sweep judges as much as it can, and ends before the next one begins
@@ -101,24 +101,21 @@ ACCESS_LOG_FIELDS = {
 class Surroundings(NamedTuple):
     """The stack that functions run in: the names of the resources that they use, and the options that they read."""
 
-    service: str
-    """The name of the stack, which every metric and log line has."""
+    service: str  # the name of the stack, which every metric and log line has
     version: str  # of the code
     tables: Mapping[Table, str]
-    streams: Mapping[Table, str]
-    """The ARNs of the tables' streams."""
+    streams: Mapping[Table, str]  # the ARNs of the tables' streams
     dead_letters: str  # the name of the bucket
-    page_hosts: str = ""  # between commas
+    page_hosts: str = ""  # the hosts whose pages count, separated by commas
     likers_visible: UserVisibility = UserVisibility.ANYONE
-    receipt_ttl_hours: int | None = None
-    series_days: int | None = None
+    receipt_ttl_hours: int | None = None  # None: 24
+    series_days: int | None = None  # None: series are kept for ever
     team_tables: Mapping[str, TeamTable] = MappingProxyType({})
     """The team's tables whose items counters count, by the names that the counters give them."""
     spot_check_units: int = 100  # read and write units that one check may take (team/spot_checks.py); 0: no checks
     event_bus: str = ""
     """The bus of events, by name or ARN; empty if no counter has thresholds."""
-    has_cdn: bool = False
-    """Whether CloudFront is in front of the API."""
+    has_cdn: bool = False  # whether CloudFront is in front of the API
 
 
 def common_variables(stack: Surroundings) -> dict[str, str]:
@@ -156,7 +153,7 @@ def transact_variable(counters: Iterable[Counter], stack: Surroundings) -> dict[
 
 
 def serving_variables(routes: Sequence[Route], stack: Surroundings) -> dict[str, str]:
-    """Returns further variables of a function for callers. The hosts, of up to 3,200 bytes, go to few functions."""
+    """Returns further variables of a function for callers. Lambda takes 4 KB, and the hosts have up to 3,200 bytes."""
     uses_hosts = any(route.operation.uses_page_hosts for route in routes)
     uses_address = Table.SALTS in stack.tables and any(route.operation.uses_client_address for route in routes)
     return {
@@ -183,7 +180,7 @@ def consumer_variables(consumer: StreamReader, stack: Surroundings) -> dict[str,
 
 
 def schedule_variables(schedule: Schedule, stack: Surroundings) -> dict[str, str]:
-    """Returns further variables of a function on a schedule."""
+    """Returns further variables of a function on a schedule. The sweep, which inspects streams, gets team tables."""
     tables = {"TALLY_TEAM_TABLES": team_tables_json(stack)} if schedule.inspected_streams and stack.team_tables else {}
     tables |= {"TALLY_SPOT_CHECK_UNITS": str(stack.spot_check_units)} if tables and stack.spot_check_units else {}
     return {
@@ -204,9 +201,10 @@ def team_tables_json(stack: Surroundings) -> str:
 
 
 def filter_patterns(consumer: StreamReader, table: Table) -> Iterator[dict[str, Any]]:
-    """Yields the patterns of a mapping. A record must match one pattern; without patterns, every record passes. A
-    pattern compares `filter_attribute` with true, the only value that the consumer acts on. A pattern cannot ask
-    whether the attribute exists, whatever its type: `exists` tests leaves only, and the leaf is the type (`BOOL`)."""
+    """Yields the patterns of a mapping. A record must match one pattern; without patterns, every record passes. The
+    first pattern compares `filter_attribute` with true, the only value that the consumer acts on. A pattern cannot ask
+    whether the attribute exists, whatever its type: `exists` tests leaves only, and the leaf is the type (`BOOL`). The
+    second pattern lets heartbeats pass, by the `prefix` of their keys."""
     event_names, prefix = consumer.streams[table], consumer.key_prefixes.get(table)
     if event_names:
         image = {"NewImage": {consumer.filter_attribute: {"BOOL": [True]}}}

@@ -105,6 +105,7 @@ def document(
 
 
 def _operation(route: Route, counters: Mapping[str, Counter], components: dict[str, Schema]) -> Schema:
+    """Returns the Operation Object of a route. Adds to `components` what the object refers to."""
     operation, served = route.operation, route.served_counters(counters)
     context = SchemaContext(served, anonymous=not route.needs_caller)
     schema: Schema = {
@@ -137,7 +138,8 @@ def _is_required(field: Field, context: SchemaContext) -> bool:
 
 
 def _parameters(route: Route, context: SchemaContext) -> list[Schema]:
-    """Returns the parameters in path, query and headers."""
+    """Returns the parameters in path, query and headers; without `period` if no counter of the path has periods. A
+    parameter that the body may have instead is not required."""
     may_name_period = not route.operation.has_counter_in_path or any(one.period for one in context.counters)
     return [
         {
@@ -155,7 +157,7 @@ def _parameters(route: Route, context: SchemaContext) -> list[Schema]:
 
 
 def _body(route: Route, context: SchemaContext) -> tuple[Schema, Schema] | None:
-    """Returns the schema of the JSON body, and the request body that refers to it; None without a body."""
+    """Returns the schema of the JSON body, and the Request Body Object that refers to it; None without a body."""
     fields = {field.http_name: field for field in route.fields if field.source is Source.BODY}
     fields |= {field.kind.body_name: field for field in route.fields if field.kind.body_name}
     if not fields:

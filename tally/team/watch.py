@@ -114,8 +114,8 @@ def check_group(store: Store, counter: Counter, listed: Item, passed_s: int, now
     excess = low if low > 0 else high if high < 0 else 0  # the part of the excess that the bounds prove
     minute = store.settings.minute_of(now_s)
     if excess != row.drift:
-        # Bounds that allow for `within_s` prove drift at once. With the same transaction, the consumer may have passed
-        # one of its two records. So the row gets one value a minute, and the drift is confirmed after some minutes.
+        # Bounds that allow for `within_s` are proof at once, and so is 0. If item and number share a transaction, the
+        # consumer may have passed one of its records, so the row gets one value a minute until the drift is confirmed.
         if not counter.watch.same_transaction or excess == 0:
             writes.append(rows.recount_write(store, row, excess, now_s))
         elif minute > row.last_minute:

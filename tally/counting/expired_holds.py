@@ -81,7 +81,7 @@ class _HoldsSweep:
         return self.store.clock() >= self.until_s
 
     def release_page(self, page: Page) -> None:
-        """Releases the holds of a page. If a hold cannot be released, makes it overdue."""
+        """Releases the holds of a page, and commits the moves of `_release`."""
         moves: list[Write] = []
         for hold in page:
             if self.is_out_of_time:
@@ -103,7 +103,8 @@ class _HoldsSweep:
             observe.write_metrics({observe.HOLDS_NOT_RELEASED: len(self.failed_ids)})
 
     def _release(self, hold: Item) -> list[Write]:
-        """Releases one hold. If it cannot be released, returns the writes that move it to the overdue holds."""
+        """Releases one hold. Returns the writes that make the hold overdue; none if the hold is released or is overdue,
+        or if a release may soon succeed."""
         name, id_, hold_id = (hold[attribute]["S"] for attribute in ("counter", "target", "hold_id"))
         tally, amount = f"{name}/{id_}", abs(int(hold["amount"]["N"]))
         if amount < self.refused_tallies.get(tally, (math.inf, False))[0]:

@@ -85,7 +85,7 @@ def count(call: Call, change: Increment) -> ChangeAnswer:
     try:
         return holds.retry_with_room(call, counter, id_, amount, counted) if counter.may_settle_holds else counted()
     except LimitReachedError:
-        if not (change.used and counter.debt):
+        if not (change.used and counter.debt):  # a counter with a debt has limits, so its `move` is `_add`
             raise
         over_limit = change._replace(body={**change.body, "over": True})
         return count_once(call, receipt_key, partial(_add, call, over_limit, debt=counter.debt))
@@ -123,7 +123,7 @@ def _spill(call: Call, change: Increment, draft: ReceiptDraft) -> Body:
 
 
 def _take_number(call: Call, change: Increment, draft: ReceiptDraft) -> Body:
-    """Commits the next number on condition that the tally has not moved. If another call took it, tries the next."""
+    """Commits the next number on condition that the tally has not moved. If another call was first, tries the next."""
     counter, state = change.counter, tallies.read_state(call, change.counter, change.id)
     retries = call.retries(attempts_max=NUMBER_ATTEMPTS_MAX, backoff_max_s=NUMBER_BACKOFF_MAX_S)
     bounds = limits.cached_limits(call, counter, change.id)

@@ -18,8 +18,8 @@ from .tallies import Tally
 @dataclass
 class SpillPlan:
     """The tallies of a batch that spill, if their counters allow this. While its breaker is open, a tally spills from
-    the first attempt on. A throttled tally spills from the next attempt on. If a tally is still busy after
-    SPILL_RETRIES_MAX retries, all tallies spill."""
+    the first attempt on. A throttled tally spills from the next attempt on. If a tally still meets a conflict, or a
+    write is still throttled, after SPILL_RETRIES_MAX retries, all tallies spill."""
 
     call: Call
     may_spill: Collection[Tally]

@@ -31,10 +31,8 @@ Halves = dict[tuple[str, str, str], int]  # observed less expected, by counter, 
 
 @dataclass
 class SegmentCache:
-    """What a run keeps of the segments that it has read.
-
-    `halves`: of removals, by minute. `segments`, `bytes`: how many segments the last minute has, and how many bytes.
-    """
+    """What a run keeps of the segments that it has read. `halves`: the sums of the halves of removals, by minute.
+    `segments`, `bytes`: of the minute that was read last, how many segments it has, and how many compressed bytes."""
 
     halves: dict[int, Halves] = field(default_factory=dict)
     segments: int = 0
@@ -43,7 +41,7 @@ class SegmentCache:
 
 @dataclass
 class JudgeRun:
-    """The result of a run. `minutes`: how many the run judged. `changes`: how many differences it took to drift rows.
+    """The result of a run. `minutes`: how many the run judged. `changes`: how many differences went into drift rows.
 
     `finished`: whether every complete minute is judged. `last`: the last judged minute; -1: no minute is judged.
     `segments`, `bytes`: the segments of the minutes that the run judged, and their compressed bytes.
@@ -69,7 +67,7 @@ def judge(store: Store, watermark_: Watermark, now_s: float, *, until_s: float) 
             return JudgeRun(last=watermark_.judged, finished=False)
     result, cache = JudgeRun(last=watermark_.judged), SegmentCache()
     last_complete = watermark_.last_complete_minute(store.settings)
-    # If no minute is judged (-1), the judge waits until a sweep sets where it starts.
+    # If `judged` is -1, the judge waits until a sweep stores the minute before the first one to judge.
     for minute in range(watermark_.judged + 1, last_complete + 1) if watermark_.judged >= 0 else ():
         net, after = differences(store, minute, cache), watermark_.last_added(minute)
         tallies = ((counter, id_, amount) for counter in sorted(net) for id_, amount in sorted(net[counter].items()))

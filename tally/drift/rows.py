@@ -51,7 +51,7 @@ class DriftRow(NamedTuple):
         if watermark_.judged < watermark_.warm_up_until and self.since >= watermark_.first_judged_s:
             return 0
         before = least = self.drift
-        for minute, amount in reversed(self.changes):  # the row may have a minute that the watermark has not yet
+        for minute, amount in reversed(self.changes):  # the row may be newer than the watermark
             if minute > max(watermark_.judged, self.last_minute) - watermark.CONFIRM_AFTER:
                 before -= amount
                 if before * least <= 0:
@@ -98,8 +98,8 @@ def drift_write(store: Store, row: DriftRow, drift: int, now_s: float, upto: int
 
 
 def recount_write(store: Store, row: DriftRow, drift: int, now_s: float) -> Write:
-    """Returns the write that sets the row of a team's count or number to the drift that a recount proved. May make the
-    row. Without `changes`, the drift is confirmed at once."""
+    """Returns the write that sets the row of a team's count or number to the drift that a recount proved. Removes
+    `changes`, so the drift is confirmed at once. If the drift is not 0, may make the row."""
     if drift == 0:
         return drift_write(store, row, 0, now_s)
     minute = store.settings.minute_of(now_s)  # the judge adds no minute to this row, because the journal has no entries

@@ -72,7 +72,7 @@ class Run(ABC):
     records: int = 0  # how many
     sums: dict[tuple[Any, ...], Effect] = field(default_factory=dict)
     dead_letters: list[DeadLetter] = field(default_factory=list)
-    newest_record_s: float | None = None  # of the last record with a valid time; None: there is no such record
+    newest_record_s: float | None = None  # when the last record with a valid time was made, epoch seconds
     heartbeat: str = ""  # the key of the newest heartbeat; empty: the run has no heartbeat
     newest_for_rollup: str = ""  # the sequence number of the newest record that the rollup, too, must pass (lineage.py)
     metered_changes: Multiset[str] = field(default_factory=Multiset)  # for the metric, by counter, without imports

@@ -1,7 +1,7 @@
 """The rollup: it adds spilled changes, from their receipts and children, to their tallies.
 
 The rollup stamps the tally with the minute on which the bookkeeper books the receipt or child, so both halves meet. On
-the tally it also notes how much it added for the receipts of each day, so a rebuild finds the receipts that it lost.
+the tally it also notes how much it added for the receipts of each day, so that a rebuild finds lost receipts.
 """
 
 from __future__ import annotations

@@ -194,7 +194,7 @@ class Tally(Construct):
             team_tables=self._team_tables,
             consumers=functions.consumers,
         )
-        streams.deploy_before(functions.writers)
+        streams.deploy_before(functions.writers)  # so that consumers know a counter before a function counts it
         routes, aliases = declarations.routes_by_function, functions.aliases
         api = Api(self, "Api", names=names, routes_by_function=routes, aliases=aliases, options=options)
         failed_events = FailedEvents(self, "FailedEvents", functions=routes, aliases=aliases, keeps_data=keeps_data)

@@ -2,7 +2,7 @@
 
 Files give readings of the old counter: its value for an id at a time. Two readings of an id at full hours give the old
 count of the hours between. Tally's series gives the accepted changes of the same hours. If the series lacks one of
-these hours, the row is unknown, and not 0.
+these hours, Tally's count is unknown, and not 0.
 """
 
 from __future__ import annotations

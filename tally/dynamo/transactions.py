@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 TRANSACTION_ITEMS_MAX = 100  # DynamoDB's limit
 CONDITION_FAILED, CONFLICT, THROTTLED = "ConditionalCheckFailed", "TransactionConflict", "ThrottlingError"
-REJECTED = "ValidationError"  # as the three above, a code of DynamoDB's cancellation reasons
+REJECTED = "ValidationError"  # these four are codes of DynamoDB's cancellation reasons
 REJECTED_CODES = frozenset({REJECTED, "ItemCollectionSizeLimitExceeded"})
 IN_PROGRESS = "TransactionInProgressException"
 _BUSY = frozenset({CONFLICT, THROTTLED, "ProvisionedThroughputExceeded"})
@@ -96,7 +96,7 @@ class SendResult(NamedTuple):
         return CONDITION_FAILED in self.codes
 
     def old_items(self) -> list[Item | None]:
-        """Returns for each write None if its condition held, else the old item (empty if the item was missing)."""
+        """Returns for each write None if its condition held, else the old item (empty if missing or not asked for)."""
         return [(reason.item or {}) if reason.code == CONDITION_FAILED else None for reason in self.reasons]
 
     def raise_unless_busy(self) -> bool:
@@ -176,8 +176,8 @@ def commit_change(
 ) -> None:
     """Commits `writes(shard)`, with the receipt if there is one, in one TransactWriteItems.
 
-    Each attempt has a new token, and another shard than the attempt before. `first_shard`: the shard of the first
-    attempt; None: the spread picks the shard.
+    Each attempt has a new token, and another shard than the attempt before, if the spread has several. `first_shard`:
+    the shard of the first attempt; None: the spread picks the shard.
 
     If the key has a live receipt, raises AlreadyCountedError, even if another write failed, too. If a condition of
     `writes` failed, raises ChangeRefusedError; but if a write met a conflict or throttling, the next attempt decides.

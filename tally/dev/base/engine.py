@@ -72,8 +72,8 @@ def free_port() -> int:
 
 
 async def stop_listening(listener: socket.socket) -> None:
-    """Accept no more connections, and let the connections that were just accepted begin. Call it before the server is
-    closed, or CPython 3.11 leaves the sockets of these connections open."""
+    """Accept no more connections, and give connections that were just accepted two turns of the loop to begin. Call
+    this before the server closes: otherwise CPython 3.11 leaves the sockets of these connections open."""
     asyncio.get_running_loop().remove_reader(listener)
     for _ in range(2):
         await asyncio.sleep(0)
@@ -82,7 +82,7 @@ async def stop_listening(listener: socket.socket) -> None:
 class Engine:
     """One engine process. `db_path`: the file of the data; None: in memory. `endpoint`: the URL."""
 
-    warnings: tuple[str, ...] = ()  # for the person who starts the engine
+    warnings: tuple[str, ...] = ()  # lines that `make dev` prints; DynamoDB Local has one
 
     def __init__(self, db_path: Path | None = None, port: int | None = None) -> None:
         self.db_path = db_path
@@ -92,7 +92,7 @@ class Engine:
         self._output: IO[bytes]
 
     def command(self) -> list[str]:
-        """Returns the program and its arguments. Raises LocalError if there is no such program."""
+        """Returns the engine's program and its arguments. May fetch the program. Raises LocalError."""
         data = self.db_path.parent if self.db_path else Path.cwd()
         command = [str(binary(data)), "serve", "--host", "127.0.0.1", "--port", str(self.port)]
         return command if self.db_path is None else [*command, "--db-path", str(self.db_path)]
@@ -112,7 +112,7 @@ class Engine:
                     stdout=subprocess.DEVNULL,
                     stderr=self._output,
                     preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS),
-                    start_new_session=True,  # Ctrl-C reaches this process, which stops the engine last
+                    start_new_session=True,  # Ctrl-C reaches only this process, and this process stops the engine last
                 )
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -161,7 +161,7 @@ class Engine:
         except subprocess.TimeoutExpired:
             self.kill()
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        self._process.stdin.close()  # ends the child of _DIE_WITH_PARENT, which reads this pipe
         self._output.close()
         self._process = None
 

@@ -1,12 +1,11 @@
-"""Keeps the engine's writes fast: it indexes the stream records in the engine's own file, and deletes old records.
+"""Keeps the engine's writes fast: indexes the stream records in its file, and deletes records that are consumed.
 
-A write of dynoxide 1.2.1 takes time in proportion to all stream records of the table, old ones included. Without this
+A write of dynoxide 1.2.1 takes time in proportion to all stream records of the table, consumed or not. Without this
 module, each write of a long run would be slower than the last. Writes of DynamoDB do not slow down.
 
-The schema of the file is private to dynoxide. So no other module touches the file. This module touches only a file that
-`Engine` made, and trims only the schema version that it knows. If a new dynoxide (package.json) changes the schema, the
-tests of this module fail, and `make dev` is slow but right. If dynoxide ever deletes its stream records after a day, as
-DynamoDB does, delete this module.
+The file's schema is private to dynoxide. So no other module touches the file, and this module trims only the schema
+version that it knows. If a new dynoxide (package.json) changes the schema, tests of this module fail, and `make dev` is
+slow but right. If dynoxide ever deletes its stream records after a day, as DynamoDB does, delete this module.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ STEP_ROWS = 500  # one step takes about 2 ms, and blocks the engine's writes
 STEPS_MAX = 20  # in a round: 10,000 records a second, several times the engine's rate
 STEP_PAUSE_S = 0.01  # lets the engine write
 BUSY_S_MAX = 0.2  # the longest wait for the file; the next round tries again
-INDEX_BUSY_S_MAX = 5.0
+INDEX_BUSY_S_MAX = 5.0  # longer, because the index is tried only once, when the engine starts
 _VERSION = "SELECT value FROM _config WHERE key = 'schema_version'"
 _INDEX = (
     "CREATE INDEX IF NOT EXISTS tally_stream_order ON _stream_records (table_name, CAST(sequence_number AS INTEGER))"
@@ -42,7 +41,7 @@ DELETE FROM _stream_records WHERE id IN (
 
 
 def index_stream_records(db_path: Path) -> None:
-    """Index the stream records. Does nothing if the schema has no such table."""
+    """Index the stream records. Does nothing if the schema has no such table, or if the file stays busy."""
     with closing(sqlite3.connect(db_path, timeout=INDEX_BUSY_S_MAX)) as database:
         try:
             database.execute(_INDEX)
@@ -52,7 +51,7 @@ def index_stream_records(db_path: Path) -> None:
 
 
 async def trim_until_cancelled(db_path: Path, passed: Callable[[], Mapping[str, int]]) -> None:
-    """Trim the file's streams until cancelled. `passed` returns the sequence number to delete up to, by table."""
+    """Trim the file's streams until cancelled. `passed`: returns, by table, the last sequence number to delete."""
     trimmed: dict[str, int] = {}
     while True:
         await asyncio.sleep(TRIM_EVERY_S)
@@ -62,8 +61,9 @@ async def trim_until_cancelled(db_path: Path, passed: Callable[[], Mapping[str, 
 
 
 def trim(db_path: Path, passed: Mapping[str, int]) -> bool:
-    """Delete the records up to `passed`, at most STEPS_MAX steps. Returns whether nothing is left to delete."""
-    with contextlib.suppress(sqlite3.Error), _opened(db_path) as database:  # a busy file, or another schema
+    """Delete the records up to `passed`, in at most STEPS_MAX steps. Returns False if the next round has to go on. With
+    another schema version, deletes nothing and returns True."""
+    with contextlib.suppress(sqlite3.Error), _opened(db_path) as database:  # a busy file, or no such table
         if database.execute(_VERSION).fetchone() != (SCHEMA_VERSION,):
             return True
         steps = 0

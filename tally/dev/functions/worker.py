@@ -23,7 +23,7 @@ from ..stack.template import Function
 
 INIT_S_MAX = 30.0  # Lambda allows 10 s; a busy laptop is slower
 PAYLOAD_BYTES_MAX = 6 * 1024 * 1024 + 100  # Lambda's quota for an event and for an answer: 6,291,556
-DOCUMENT_BYTES_MAX = 16 * 1024 * 1024  # of the document that describes the code, in one line
+DOCUMENT_BYTES_MAX = 16 * 1024 * 1024  # of the zygote's description of the stack, which is one line
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Outcome:
 
     @classmethod
     def failure(cls, error_type: str, message: str) -> Outcome:
-        """Returns the outcome of a failure outside the function's code. `error_type`: as Lambda's Runtime.ExitError."""
+        """Returns the outcome of a failure outside the function's code. `error_type`: such as Runtime.ExitError."""
         return cls(json.dumps({"errorType": error_type, "errorMessage": message}).encode(), failed=True)
 
     @property
@@ -71,7 +71,7 @@ class Worker:
 
     async def invoke(self, function: Function, log: Path, request_id: str, payload: bytes) -> Outcome | None:
         """Run one invocation, and kill the process after the function's timeout. Returns None if the process died
-        before it began the invocation."""
+        before the invocation began: another worker can run it."""
         head = json.dumps({
             "function": function.name, "id": request_id, "log": str(log), "memory_mb": function.memory_mb,
             "deadline_ms": int((time.time() + function.timeout_s) * 1000),
@@ -112,14 +112,14 @@ class Worker:
 
 
 class Zygote:
-    """The parent of the workers of one version of the code. `_ended`: the exit statuses of workers, by process id."""
+    """The parent of the workers of one version of the code. `process`: the zygote. `control`: the socket to it."""
 
     def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
         self._process, self._control = process, control
-        self._ended: dict[int, asyncio.Future[int]] = {}
-        self._lines: asyncio.StreamReader | None = None
-        self._listening: asyncio.Task[None] | None = None
-        self._writer: asyncio.StreamWriter | None = None
+        self._ended: dict[int, asyncio.Future[int]] = {}  # exit statuses of workers, by process id
+        self._lines: asyncio.StreamReader | None = None  # the JSON that the zygote sends, one object a line
+        self._listening: asyncio.Task[None] | None = None  # `_read_reports_of_ends`
+        self._writer: asyncio.StreamWriter | None = None  # for JSON to the zygote, over `_control`
         self.workers: set[Worker] = set()
         self.retired = False
         """Whether new code has replaced this code, so that idle workers end."""
@@ -130,7 +130,7 @@ class Zygote:
         return dict((await self._read_reply())["document"])
 
     async def make_handlers(self, environments: Mapping[str, Mapping[str, str]]) -> None:
-        """Let the zygote make the handlers. Raises LocalError, for example if a declaration does not fit its data."""
+        """Let the zygote make the handlers. `environments`: the variables of each function. Raises LocalError."""
         assert self._writer is not None
         self._writer.write(json.dumps(environments).encode() + b"\n")
         await self._read_reply()
@@ -160,7 +160,7 @@ class Zygote:
         reader, writer = await asyncio.open_unix_connection(sock=own_end)
         try:
             async with asyncio.timeout(INIT_S_MAX):
-                (pid,) = struct.unpack(">I", await reader.readexactly(4))
+                (pid,) = struct.unpack(">I", await reader.readexactly(4))  # the worker's first message
         except BaseException as error:
             writer.close()
             if isinstance(error, asyncio.IncompleteReadError | TimeoutError):

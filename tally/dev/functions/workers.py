@@ -38,15 +38,15 @@ class Workers:
         self._zygote, self.functions, self._logs = zygote, functions, logs
         self._restart, self._bound = restart, bound
         self._idle: list[Worker] = []
-        self._waiting: deque[asyncio.Future[Worker | Outcome]] = deque()
-        self._starting: asyncio.Task[None] | None = None
+        self._waiting: deque[asyncio.Future[Worker | Outcome]] = deque()  # an Outcome: no worker started
+        self._starting: asyncio.Task[None] | None = None  # forks one worker; None: no fork is in progress
         self._closed = False
 
     async def invoke(self, name: str, payload: bytes, request_id: str = "") -> Outcome:
         """Run one invocation with `payload`, a JSON document. Raises ThrottledError."""
         function = self.functions[name]
         log, request_id = self._logs / f"{function.name}.log", request_id or str(uuid.uuid4())
-        while True:
+        while True:  # if a worker dies before it begins, another worker gets the invocation
             worker = await self._free_worker(function)
             if isinstance(worker, Outcome):
                 return worker
@@ -58,7 +58,7 @@ class Workers:
                     self._give(worker)
                 else:
                     worker.zygote.discard(worker)
-                    self._grow()
+                    self._grow()  # one more worker may run
 
     def replace(self, zygote: Zygote, functions: Mapping[str, Function]) -> None:
         """Run new code from now on. An invocation that runs ends with the old code."""
@@ -91,7 +91,7 @@ class Workers:
         waiting: asyncio.Future[Worker | Outcome] = loop.create_future()
         self._waiting.append(waiting)
         loop.call_later(GROW_AFTER_S if self._zygote.workers else 0.0, self._grow)
-        growth = loop.call_later(HANG_S, self._grow, WORKERS_MAX)
+        beyond_bound = loop.call_later(HANG_S, self._grow, WORKERS_MAX)
         try:
             async with asyncio.timeout(QUEUE_S_MAX):
                 return await waiting
@@ -100,7 +100,7 @@ class Workers:
                 return waiting.result()
             raise ThrottledError(f"no worker was free for {function.name}") from None
         finally:
-            growth.cancel()
+            beyond_bound.cancel()
 
     def _grow(self, bound: int = 0) -> None:
         """Fork a worker if a caller waits and no other fork runs. `bound`: how many may run, if above `_bound`."""
@@ -125,7 +125,7 @@ class Workers:
             else:
                 zygote.discard(worker)
         except (OSError, LocalError) as error:
-            if self._zygote is zygote:
+            if self._zygote is zygote:  # otherwise the callers wait for a worker of the new zygote
                 self._answer_longest_waiting(Outcome.failure("Runtime.StartError", str(error)))
         finally:
             self._starting = None

@@ -47,7 +47,7 @@ class GatewayError(Exception):
 
 @dataclass
 class LogEntry:
-    """The values of one request for the access log, under the names of API Gateway's `$context`."""
+    """The values of one request for the access log, under the names of API Gateway's `$context`; and `function`."""
 
     started_s: float = field(default_factory=time.monotonic)
     values: dict[str, str] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class LogEntry:
         return _LOG_VARIABLE.sub(lambda match: self._value(match[1]), log_format) + "\n"
 
     def _value(self, name: str) -> str:
-        """Returns the text of a variable. `messageString` has its quotes; other values get quotes in the log format."""
+        """Returns the text of a variable. Log formats have quotes around all variables but `error.messageString`."""
         if name == "error.messageString" and "error.message" in self.values:
             return json.dumps(self.values["error.message"])
         return json.dumps(self.values.get(name, "-"))[1:-1]
@@ -89,7 +89,7 @@ class Gateway:
             entry.values |= {"error.message": error.message, "authorizer.error": error.reason or "-"}
             body = json.dumps({"message": error.message}, separators=(",", ":")).encode()
             response = Response(error.status, body, (("content-type", "application/json"), *error.headers.items()))
-        if self._cors and request.method != "OPTIONS":
+        if self._cors and request.method != "OPTIONS":  # as API Gateway, replaces the function's CORS headers
             replaced = [(name, value) for name, value in response.headers if not name.startswith(cors.PREFIX)]
             replaced += cors.response_headers(self._cors, headers).items()
             response = Response(response.status, response.body, tuple(replaced))

@@ -69,7 +69,7 @@ async def site(stack: PreparedStack, workers: Workers, logged: Metrics, pump: Pu
 
 
 def _lose_answer(gateway: Gateway) -> Handler:
-    """Serves a path behind LOST, then closes the connection without the answer, as if the connection broke."""
+    """Serves `/dev/lost/PATH` as the API serves `/PATH`, but breaks the connection instead of sending the answer."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         path, _, query = request.raw_path.partition(LOST)[2].partition("?")
@@ -90,10 +90,10 @@ def _refuse_other_origins(except_for: tuple[Handler, ...]) -> Middleware:
     async def refuse(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.method in {"GET", "HEAD", "OPTIONS"} or request.match_info.handler in except_for:
             return await handler(request)
-        # A browser sends at least one of these two headers. Only a program sends neither.
+        # A browser sends Origin or Sec-Fetch-Site. A request with neither is a program's, and counts as same-origin.
         origin = request.headers.get("origin", request.host).rpartition("://")[2]
-        default = "same-origin" if origin == request.host else "cross-site"
-        if request.headers.get("sec-fetch-site", default) in {"same-origin", "none"}:
+        site_of_origin = "same-origin" if origin == request.host else "cross-site"
+        if request.headers.get("sec-fetch-site", site_of_origin) in {"same-origin", "none"}:
             return await handler(request)
         return _error_response(403, f"a page of another origin may use only the API, not {request.path}")
 
@@ -141,7 +141,7 @@ def _dev_routes(stack: PreparedStack, gateway: Gateway, issuer: tokens.Issuer, l
 
     store = Buckets(stack.options.data / "objects", (BUCKET,))
 
-    # The pages load nothing from other hosts. Swagger UI would be 8 MB, and the newest package to pin is of 2022.
+    # These pages load nothing from other hosts. Swagger UI has 8 MB, and its newest package to pin is of 2022.
     def page(name: str) -> Handler:
         text, head, header = (
             files(__package__).joinpath(f"{one}.html").read_text("utf-8") for one in (name, "head", "header")
@@ -190,7 +190,7 @@ class _Mappings:
         self._stack, self._pump, self._say = stack, pump, say
 
     @property
-    def _mappings(self) -> dict[str, str]:
+    def _mappings(self) -> dict[str, str]:  # the names in the template, by short names such as `rollup/counts`
         short = {table: name for name, table in TABLES.items()}
         mappings = self._stack.template.mappings
         return {f"{one.function}/{short.get(one.table, one.table)}": one.name for one in mappings}
@@ -210,7 +210,7 @@ class _Mappings:
             return _error_response(404, f"there is no mapping {short_name[:128]}: there are {names}")
         match await _document(request):
             case {"enabled": bool(enabled), **others} if not others:
-                if enabled == (mapping in self._pump.disabled):
+                if enabled == (mapping in self._pump.disabled):  # otherwise nothing changes
                     self._pump.switch(mapping, enabled)
                     how = "enabled" if enabled else "disabled, until PATCH or a restart enables it"
                     self._say(f"the mapping {short_name} is {how}")

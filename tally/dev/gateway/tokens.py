@@ -21,7 +21,7 @@ from ..base.words import DEV
 LIFETIME_DEFAULT_S = 3600  # as Cognito's
 LIFETIME_S_MAX = 365 * 24 * 3600
 KEY_BITS = 2048
-SUBJECT_CHARACTERS_MAX = 2048  # a longer subject would not fit into a request's headers
+SUBJECT_CHARACTERS_MAX = 2048  # of `sub` and of `scope`: a longer text would not fit into a request's headers
 _BEARER = "bearer "
 
 
@@ -49,7 +49,7 @@ class Issuer:
     def __init__(self, url: str, audience: tuple[str, ...], key_path: Path, console_client: str = "") -> None:
         self.url = url
         self._console_client = console_client  # the `client_id` of a token for a person
-        self.audience = audience  # the `aud` of a token: text if there is one, else a list
+        self.audience = audience  # the `aud` of a token: a text if there is one audience, else a list
         self._key = _read_or_make_key(key_path)
         self._public = self._key.public_key()
         jwk = RSAAlgorithm.to_jwk(self._public, as_dict=True)

@@ -1,4 +1,4 @@
-"""Prepares a stack before it serves: takes the port and the data folder, and starts the engine and the zygote."""
+"""Takes the port and the data folder, and starts the engine and the zygote, which imports code and forks workers."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from .code import Spawned
 from .mappings import StreamMapping
 from .template import Template
 
-STACK, SERVICE = "Tally-local", "Tally-dev"  # the stack's name; the name of the service in metrics and logs
+STACK, SERVICE = "Tally-local", "Tally-dev"  # the stack's name; `service` of its metrics and logs
 TABLES = {name: f"{STACK}-{name.capitalize()}Table" for name in ("counts", "receipts", "ledger", "salts")}
-"""The names of the tables on the engine, which shard ids contain. boto3 rejects shard ids below 28 characters."""
+"""The names of the tables on the engine. Stream shard ids contain them, and boto3 rejects ids below 28 characters."""
 BUCKET, BUS = "tally-local-deadletterbucket", "tally-local"
 CONSOLE_CLIENT = "console"  # the client id of people who sign in to the console
 AUDIENCE = ("programs", CONSOLE_CLIENT)  # a token is accepted if its `aud` or `client_id` is one of these
@@ -37,7 +37,7 @@ LOG_BYTES_MAX = 20 * 1024 * 1024  # at the next start, a larger log becomes `.lo
 
 @dataclass
 class PreparedStack:
-    """A prepared stack. `template` is empty until code is loaded."""
+    """A prepared stack. `template` is empty until the zygote has described the stack."""
 
     options: DevOptions
     listener: socket.socket  # serves the HTTP API
@@ -82,7 +82,7 @@ class PreparedStack:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The variables of every function: the variables that Lambda sets, and the endpoints of this machine."""
+        """The variables of the zygote and of every function: as Lambda sets them, with this machine's endpoints."""
         return {
             "PATH": os.defpath,
             "LANG": "en_US.UTF-8",
@@ -98,19 +98,19 @@ class PreparedStack:
             "AWS_LAMBDA_FUNCTION_VERSION": "$LATEST",
             "AWS_LAMBDA_INITIALIZATION_TYPE": "on-demand",
             "AWS_LAMBDA_LOG_FORMAT": "JSON",
-            "POWERTOOLS_SERVICE_NAME": SERVICE,  # the core reads the name during its import
+            "POWERTOOLS_SERVICE_NAME": SERVICE,  # tally/observe.py reads it in the zygote, when the code is imported
             "AWS_ENDPOINT_URL_DYNAMODB": self.endpoint,
             "AWS_ENDPOINT_URL_DYNAMODB_STREAMS": self.options.streams_endpoint or self.endpoint,
             "AWS_ENDPOINT_URL_S3": self.objects_url,
             "AWS_ENDPOINT_URL_EVENTBRIDGE": f"http://127.0.0.1:{self.port}/dev/events",
             "TALLY_MINUTE_S": str(self.options.minute_s),
             "TALLY_LOCAL_PORT": str(self.port),
-            "no_proxy": "*",  # else a forked process asks macOS for the proxies, which may kill the process
+            "no_proxy": "*",  # else a forked process asks macOS for proxies, and macOS may kill the process
         }
 
     @property
     def surroundings(self) -> dict[str, Any]:
-        """The values that the zygote describes the stack with: `Surroundings` of tally/contract/deployment.py."""
+        """What the zygote needs to describe the stack: `Surroundings` of tally/contract, and the console's settings."""
         console = {
             "stage": "dev",
             "stack": STACK,
@@ -141,7 +141,7 @@ class PreparedStack:
 
     @property
     def transact(self) -> dict[str, Any]:
-        """The value of TALLY_TRANSACT, with the length of a minute on this machine."""
+        """The TALLY_TRANSACT that a team's function needs to change counters itself, with the minute of `options`."""
         settings = self.template.transact.get("settings", {})
         return {**self.template.transact, "settings": {**settings, "TALLY_MINUTE_S": str(self.options.minute_s)}}
 
@@ -168,7 +168,7 @@ class PreparedStack:
 
 
 def stream_stand_in(table: str) -> str:
-    """Returns a placeholder for the ARN of a table's stream, until the engine has made the table."""
+    """Returns a stand-in for the ARN of a table's stream. After the engine has made the table, the ARN replaces it."""
     return f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/{table}/stream/local"
 
 
@@ -184,7 +184,7 @@ def prepare_stack(options: DevOptions) -> Iterator[tuple[PreparedStack, Spawned]
             counters = options.counters.read_bytes()
         except OSError as error:
             raise LocalError(f"{options.counters} cannot be read: {error.strerror}") from None
-        process, control = spawned = stack.spawn(stack.write_folder(0, counters))
+        process, control = spawned = stack.spawn(stack.write_folder(0, counters))  # the zygote, and the socket to it
         exits.callback(process.wait)
         exits.callback(process.kill)
         exits.callback(control.close)
@@ -207,7 +207,7 @@ def _listen(port: int) -> socket.socket:
 
 @contextlib.contextmanager
 def _lock_folder(data: Path) -> Iterator[None]:
-    """Lock the data folder, because two engines must not share a file."""
+    """Lock the data folder, because two engines must not use one data file."""
     try:
         data.mkdir(parents=True, exist_ok=True)
         lock = (data / "lock").open("a+")

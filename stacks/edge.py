@@ -19,13 +19,13 @@ from tally.cdk.names import edge_stack_name
 from tally.cdk.options import CLIENT_RATE_WINDOW_S, EDGE_REGION, Options
 from tally.cdk.quotas import check_quotas
 
-CACHE_TTL_MAX = Duration.days(1)  # no Cache-Control of the API says more: see MAX_AGE_MAX_S
+CACHE_TTL_MAX = Duration.days(1)  # no Cache-Control of the API says more: a counter's `max_age_s` is at most a day
 # Without a setting, CloudFront keeps these errors for 10 s, whatever the API's Cache-Control says.
 CACHED_ERRORS = (400, 403, 404, 405, 414, 416, 500, 501, 502, 503, 504)
 # The same texts as API Gateway's, which itself refuses bodies over 10 MB.
 CLIENT_RATE_BODY, BODY_SIZE_BODY = '{"message":"Too Many Requests"}', '{"message":"Request Entity Too Large"}'
 BODY_BYTES_MAX = Operation.body_bytes_max
-"""The longest body, except on paths that take longer bodies. AWS WAF reads no more than this of a body."""
+"""The longest body (16 KB), except on paths that take longer bodies. AWS WAF reads no more than this of a body."""
 
 
 class Edge(Stack):

@@ -27,7 +27,7 @@ ACCESS_LOG_RETENTION = logs.RetentionDays.ONE_MONTH
 
 
 class Api(Construct):
-    """The HTTP API of all operations, with its stage and authorizer. `users`: the stack's user pool; None: no pool."""
+    """The HTTP API of all operations, with its stage and authorizer. `users`: None with the option `issuer`."""
 
     api: http.HttpApi
     domain: http.DomainName | None
@@ -93,7 +93,7 @@ class Api(Construct):
     def sign_in(self) -> dict[str, str]:
         """The settings with which the console signs people in."""
         if self.users is None:
-            return {"kind": "token"}
+            return {"kind": "token"}  # a person enters a token of the issuer
         client = self.users.console_client.user_pool_client_id
         return {"kind": "pkce", "domain": self.users.domain_url, "client_id": client, "redirect": self.console_url}
 

@@ -60,7 +60,7 @@ STATEMENT_LENGTH = 450  # bytes of one permission to invoke an alias, with three
 PSEUDO_PARAMETERS = {"AWS::Partition": "aws", "AWS::Region": "ap-southeast-1", "AWS::AccountId": "123456789012"}
 SUFFIX = "-" + 12 * "x"  # CloudFormation adds such a suffix to a name that it generates
 NAME_MAX = 64  # the longest name of a function; CloudFormation shortens the part before the suffix
-# The ARN that a reference to a resource becomes, by its type. References of other types become a name.
+# The ARN that a reference becomes, by the resource's type; `place`: region and account. Other references become a name.
 ARNS = {
     "AWS::Lambda::Alias": "lambda:{place}:function:{name}:live",
     "AWS::Lambda::Function": "lambda:{place}:function:{name}",
@@ -71,7 +71,7 @@ ARNS = {
     "AWS::SNS::Topic": "sns:{place}:{name}",
     "AWS::Logs::LogGroup": "logs:{place}:log-group:{name}:*",
 }
-REF_IS_ARN = ("lambda:{place}:function:{name}:live", "sns:")  # a `Ref` becomes such an ARN; other types a name
+REF_IS_ARN = ("lambda:{place}:function:{name}:live", "sns:")  # ARNs that a `Ref` becomes; other `Ref`s become names
 STREAM_ARN_SUFFIX = "/stream/2026-11-25T00:00:00.000"
 
 
@@ -107,7 +107,7 @@ def check_quotas(scope: Construct) -> None:
     """Let a synth of this construct's app fail if one of its stacks exceeds a quota."""
     app = Stage.of(scope)
     if app and not app.node.try_find_child("TallyQuotas"):
-        Construct(app, "TallyQuotas")
+        Construct(app, "TallyQuotas")  # the mark that the app has the plugin
         Validations.of(app).add_plugins(_Quotas(app))
 
 
@@ -136,7 +136,7 @@ def usage(template: Mapping[str, Any], stack: str) -> Iterator[tuple[str, str, i
 
 
 class _Template(NamedTuple):
-    """The resources of a template. `resolved` replaces each reference in a value by the longest text it can become."""
+    """The resources of a template. `resolved` replaces each reference by the longest text that it can become."""
 
     resources: Mapping[str, Any]
     stack: str

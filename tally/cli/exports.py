@@ -87,7 +87,7 @@ def _csv_writer(file: IO[str], names: Sequence[str]) -> Callable[[Sequence[Any]]
 
 
 def _check_importable(counter: Counter, names: Sequence[str], row: Sequence[Any]) -> None:
-    """If a line of a child's name reads as a row of CSV, raises CommandError, because `import` would refuse the row."""
+    """Raises CommandError if `import` would refuse a child, because a line of the child's name reads as a CSV row."""
     if not _LINE_BREAK.search(str(row[1])):
         return
     text = io.StringIO(newline="")
@@ -130,7 +130,7 @@ def _read_collections(store: Store, counter: Counter) -> Iterator[tuple[str, lis
 
 
 def _read_numbers(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
-    """Yields each id with its number. Leaves out removed parents, and the reserved groups, which count faulty items."""
+    """Yields each id that has a number. Leaves out removed parents, and reserved groups, which count faulty items."""
     for id_, in_partition in _read_collections(store, counter):
         if counter.items is not None and id_.startswith(RESERVED_GROUP_PREFIX):
             continue
@@ -140,7 +140,7 @@ def _read_numbers(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
 
 
 def _read_limits(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
-    """Yields each id with an override, and the limit. Leaves out the tallies of periods, which have copies."""
+    """Yields each id with an override, and the limit. Leaves out ids with a period: their tallies have copies."""
     for id_, in_partition in _read_collections(store, counter):
         for item in in_partition:
             parsed = limits.parse_limits(counter, item)

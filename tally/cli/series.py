@@ -54,7 +54,7 @@ def _add_top_arguments(parser: Parser, counters: Counters) -> None:
 
 
 def _check_top_options(args: argparse.Namespace) -> None:
-    """Sets `args.by` and `args.span`. Raises UsageError."""
+    """Sets `args.by` and `args.span`. Without --by, the length of the text SPAN decides. Raises UsageError."""
     require_series(args.counter)
     by_characters = {len(datetime.now(UTC).strftime(form)): by for by, form in top_lists.SPAN_FORMATS.items()}
     args.by = args.by or by_characters.get(len(args.span or ""), top_lists.DAY)
@@ -166,9 +166,9 @@ def _series_remarks(body: Mapping[str, Any], points: Sequence[Point], zone: tzin
     """Yields the sum of a series, its start, and the time up to which it is complete. `unit`: what the series counts,
     with a space before it; empty: changes."""
     if points:
-        numbers, hours = [point.value for point in points], f"{len(points)} {body['by']}{'s' * (len(points) > 1)}"
-        total = f"{sum(numbers):,}{unit} in {hours}; the most in one: {max(numbers):,}"
-        yield total if any(numbers) else f"nothing in {hours}"
+        numbers, times = [point.value for point in points], f"{len(points)} {body['by']}{'s' * (len(points) > 1)}"
+        total = f"{sum(numbers):,}{unit} in {times}; the most in one: {max(numbers):,}"
+        yield total if any(numbers) else f"nothing in {times}"
     else:
         yield "nothing is known of this time"
     if not points or points[0].from_s < body["since"]:

@@ -3,9 +3,9 @@
     make smoke URL=https://… TOKEN=… [PAGE=https://example.com/] [WAIT=600]
 
 The test checks what only AWS can prove: each role allows the calls of its function, and tokens pass the authorizer.
-PAGE is a page whose visits the stack counts. With WAIT the test also waits so many seconds until a visit shows, which
-proves that the streams reach their consumers and that the sweep runs. The test can be repeated, because each run has
-ids of its own. An operation whose sample cannot succeed declares the expected statuses as `smoke_statuses`.
+PAGE is a page whose visits the stack counts. With WAIT the test also waits, at most so many seconds, until a visit
+shows, and so proves that the streams reach their consumers and that the sweep runs. The test can be repeated, because
+each run has ids of its own. An operation whose sample cannot succeed declares its statuses as `smoke_statuses`.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def _probes_of_route(
     operation, counters = route.operation, declared.counters
     values: dict[str, Any] = {"id": "smoke", "idempotency_key": key, "url": page}
     values["version"] = '"999999999"'  # an ETag that no item has
-    values |= {"amount": AMOUNT_MAX} if operation.name == "hold" else {}  # most limits refuse so much (409)
-    if "{counter}" in route.path:  # this route does not answer for a counter that has a route of its own
+    values |= {"amount": AMOUNT_MAX} if operation.name == "hold" else {}  # more than most limits allow: 409
+    if "{counter}" in route.path:  # this route does not serve a counter with its own route, unless the route is short
         own_routes = [other for other in operation.routes(counters) if other.fixed_fields and not other.is_short]
         with_own_route = {other.fixed_fields["counter"] for other in own_routes}
         others = [counter.name for counter in route.served_counters(counters) if counter.name not in with_own_route]
@@ -99,14 +99,14 @@ def _probes_of_route(
     fields = samples.field_values(route, counters, **values)
     counter = counters.get(fields.get("counter", ""))
     if operation.module == "posts" or (counter and counter.parent_required):
-        fields["id"] = f"smoke-{key}"
+        fields["id"] = f"smoke-{key}"  # each run puts and removes a parent of its own
     path, headers, body = samples.http_request(route, fields)
     members = _required_members(operation.answer)
 
     def is_expected(answer: HttpAnswer) -> bool:
         if answer.status in route.statuses:
             return members <= answer.body.keys() if members else isinstance(answer.body, str) and answer.body != ""
-        return answer.status in operation.smoke_statuses and "title" in answer.body
+        return answer.status in operation.smoke_statuses and "title" in answer.body  # an error of Tally has a title
 
     def skip(answer: HttpAnswer) -> str:
         if answer.status == 403 and route.scope and route.scope not in scopes:

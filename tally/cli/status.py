@@ -1,4 +1,4 @@
-"""`tally status`: shows the health of a stack on one screen. Writes nothing."""
+"""`tally status`: shows the health of a stack on one screen. Writes nothing. `Stack.status` is empty for `make dev`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .connection import PATIENT, Stack
 from .terminal import explain_error, note, say
 
 HEALTH_S_MAX = 10.0  # for an answer of the API
-EXPLAINED_BY_CHECK = ("drift", "dead letters", "lost records")  # the parts of which `tally check` says more
+EXPLAINED_BY_CHECK = ("drift", "dead letters", "lost records")  # the parts about which `tally check` says more
 
 
 def print_status(args: argparse.Namespace, stack: Stack) -> int:
@@ -76,7 +76,7 @@ def _run_check(check: Callable[[Stack], Check], stack: Stack) -> Check:
 
 
 def version_check(stack: Stack) -> Check:
-    """Checks the version, and the result of the last deploy."""
+    """Shows the version, and checks the result of the last deploy."""
     outputs, deploy = stack.outputs, stack.status
     facts = {"version": outputs["Version"], "runtime": outputs["Runtime"], "deploy": deploy or None}
     version = f"{facts['version']} on {facts['runtime']}"
@@ -97,9 +97,9 @@ def api_check(stack: Stack) -> Check:
 
 
 def counters_check(stack: Stack) -> Check:
-    """Checks that the counters of this checkout, which the command uses, fit the deployed counters and the data."""
+    """Checks that the declared counters fit the stored data. Shows which are not deployed, and which not declared."""
     names = stack.outputs["Counters"].split(", ") if stack.status else _running_counters(stack.outputs["ApiUrl"])
-    deployed = [name for name in names if name]
+    deployed = [name for name in names if name]  # the output is "" without counters
     lacking, undeployed = set(deployed) - set(stack.counters), set(stack.counters) - set(deployed)
     hints = [f"; this checkout lacks {', '.join(sorted(lacking))}"] * bool(lacking)
     hints += [f"; not deployed: {', '.join(sorted(undeployed))}"] * bool(undeployed)
@@ -139,7 +139,7 @@ def subscribers_check(stack: Stack) -> Check:
 
 
 def failed_events_check(stack: Stack) -> Check:
-    """Counts the asynchronous events that failed at each try, also the events that somebody is reading."""
+    """Counts the asynchronous events that failed at every try. Includes the events that somebody is reading."""
     if not stack.status:
         return Check(f"{DEV} has no queue of failed events", {"messages": None})
     queue = stack.outputs["FailedEventsQueueUrl"]

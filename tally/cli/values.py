@@ -27,7 +27,7 @@ TIME_MAX_S = 95_617_584_000  # the year 5000: the latest time of a series
 
 @functools.cache
 def _pages(file: Path) -> Pages:
-    """Returns the page rules of a `counters.py`, without a check: the command has reported the faults of this file."""
+    """Returns the page rules of a `counters.py`. The command has loaded this file before, so the file has no faults."""
     return CountersFile.load(file).pages if file.is_file() else DEFAULT_PAGES
 
 

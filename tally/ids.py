@@ -41,7 +41,7 @@ def group_of(name: str) -> str:
 
 def encode_id(name: str) -> str:
     """Returns the id of exactly this text: unlike `id_of`, decodes and normalises nothing. No two texts have the same
-    id. `hr desk` becomes `hr~20desk`."""
+    id. `hr desk` becomes `hr~20desk`, and `~` becomes `~7E`."""
     quoted = "%2E" * len(name) if name in (".", "..") else quote(name, safe=":@").replace("~", "%7E")
     return quoted.replace("%", "~")
 

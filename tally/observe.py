@@ -2,7 +2,7 @@
 
 An invocation gathers its metrics and writes them at its end, one line for each set of dimensions. Two stages of an
 account must not share a metric, so the dimension `service` is the name of the stack. No dimension is an id, because
-CloudWatch bills each value. No metric has more dimensions than an alarm or a widget shows.
+CloudWatch bills each value. Besides `service` a metric has at most one dimension: alarms and widgets show no more.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ OLDEST_EVENT = "OldestEventSeconds"
 HOLDS_NOT_RELEASED = "HoldsNotReleased"
 """Expired holds that the sweep could not release. 0: the sweep looked at all expired holds."""
 
-logger = Logger(service=SERVICE, use_rfc3339=True)  # Lambda reads the time and the level of a JSON line
+logger = Logger(service=SERVICE, use_rfc3339=True)  # of a JSON line, Lambda reads the level and a time in this format
 
 # The metrics of the present invocation, by dimension and its value (`("", "")`: of the stack); None outside of one.
 _gathered: ContextVar[dict[tuple[str, str], Multiset[str]] | None] = ContextVar("gathered", default=None)

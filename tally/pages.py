@@ -41,10 +41,10 @@ _TRACKING = """
     guce_referrer* __cf_chl_* ck_subscriber_id omnisendContactID sfmc_* trk_contact trk_msg trk_module trk_sid
     _bta_c _bta_tid mibextid sms_click sms_source sms_uph cm_cr cm_me _io_session_id __io_lv ymid os_ehash h_sid h_slt
 """
-# Sentry's SDK scrubs most names before `code+state`, OpenTelemetry redacts signatures, Matomo removes ids of sessions.
-# Other names come from RFC 5849, 6749 and 7009, OpenID Connect, SAML and signed addresses. Pages have parameters `key`,
-# `login` and `state` of their own, so these names are not here. OAuth sends `code` and `state` together, and WordPress
-# `key` and `login`: if a page has both of a pair, both are dropped.
+# Sources: Sentry's SDK scrubs most names before `code+state`, OpenTelemetry redacts signatures, Matomo removes ids of
+# sessions; RFC 5849, 6749 and 7009, OpenID Connect, SAML and signed addresses have the others. Pages have parameters
+# `code`, `key`, `login` and `state` of their own, so these names are here only in pairs. OAuth sends `code` and `state`
+# together, and WordPress `key` and `login`. If an address has both names, both are dropped.
 _CREDENTIALS = """
     *password* *passwd pwd *secret *token *token] auth authorization credentials *api_key *api-key *apikey
     private_key privatekey mysql_pwd jwt otp session sessionid session_id _session user_session connect.sid
@@ -91,7 +91,7 @@ class Pages:
         return address._replace(path=self._path(address.path), query=self._query(address.query))
 
     def _path(self, path: str) -> str:
-        if ";" in path or _INNER_SEPARATOR.search(path):
+        if ";" in path or _INNER_SEPARATOR.search(path):  # then no empty segment is left inside
             first, *between, last = map(self._segment, path.split("/"))
             path = "/".join([first, *filter(None, between), last])
         while True:  # ends, because each turn makes the path shorter
@@ -138,7 +138,7 @@ class Pages:
     def _without_inner_credentials(self, value: str) -> str:
         """Returns a value without the credentials inside it. A value may be an address or a query: `/x%3Fsid%3D7`
         becomes `/x`, also if it is percent-encoded many times. Other parts are kept, because they may say what the page
-        shows, such as a search."""
+        shows, such as a search. After dropped parts, the separator of the first stays: `?sid=7&q=1` is `?q=1`."""
         first, *others = _INNER_SEPARATOR.split(value)
         parts = [("", first), *zip(others[::2], others[1::2], strict=True)]  # separators and parts alternate
         in_pairs = self._dropped_pairs({_inner_name(part) for _, part in parts})

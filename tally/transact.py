@@ -15,7 +15,7 @@ For a function in a team's stack, after `tally.grant_transact(function, ["stock"
 The receipt is the first write. The tallies follow, and then the writes of the team. DynamoDB gives a reason for each
 write. counting/batch.py judges the reasons in this order:
 
-    1. a receipt: a replay, whatever else failed. Conditions of the writes may fail only because of the first commit
+    1. a receipt: a replay, whatever else failed. The key's first commit may have made the writes' conditions fail
     2. a conflict or throttling: nothing is judged, and the transaction is sent again (12 attempts at most, in 3 s)
     3. a condition of a team's write, then a team's write that DynamoDB rejects
     4. a limit: expired holds are released; if that is not enough, the change is refused
@@ -46,7 +46,7 @@ from .settings import Settings
 
 OPERATION = "change"  # as in POST /changes: a key that is sent to both counts once
 ANSWER_BYTES_MAX = 2048  # each KB of a receipt is billed
-DYNAMODB_MESSAGE_CHARACTERS_MAX = 300  # enough for one error; a longer message is cut, because it may have an item
+DYNAMODB_MESSAGE_CHARACTERS_MAX = 300  # enough for one error. A longer message is cut: it may quote an item
 _DIGITS_MAX = 18  # a longer Decimal stays a Decimal, because an int of a billion digits takes all memory
 
 Change = tuple[str, str] | tuple[str, str, int | Decimal]

@@ -51,7 +51,7 @@ class TallyMetrics:
         return {each: self._metric(name, {observe.CONSUMER: each}, statistic, period, each) for each in consumers}
 
     def by_version(self, name: str, version: str) -> cloudwatch.Metric:
-        """Returns the metric of one version of the code."""
+        """Returns the metric of one version of one function's code. `version`: as `1f2e3d4c5b6a.reads`."""
         return self._metric(name, {observe.VERSION: version}, "Sum", MINUTE, version)
 
     def _metric(

@@ -149,7 +149,7 @@ def _read_limits(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
 
 
 def _read_children(store: Store, counter: Counter) -> Iterator[tuple[str, str, str]]:
-    """Yields each child: parent, name, and time as ISO 8601, because `import` rejects a number before 2000."""
+    """Yields each child that is not removed: parent, name, time (ISO 8601: `import` rejects numbers before 2000)."""
     first, last = counter.child_range
     for id_, in_partition in _read_collections(store, counter):
         if any(TOMBSTONE in item for item in in_partition if item["SK"]["S"] == counter.sort_key):

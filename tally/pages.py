@@ -91,7 +91,7 @@ class Pages:
         return address._replace(path=self._path(address.path), query=self._query(address.query))
 
     def _path(self, path: str) -> str:
-        if ";" in path or _INNER_SEPARATOR.search(path):  # then no empty segment is left inside
+        if ";" in path or _INNER_SEPARATOR.search(path):  # this leaves no empty segment between others
             first, *between, last = map(self._segment, path.split("/"))
             path = "/".join([first, *filter(None, between), last])
         while True:  # ends, because each turn makes the path shorter

@@ -141,7 +141,7 @@ def _dev_routes(stack: PreparedStack, gateway: Gateway, issuer: tokens.Issuer, l
 
     store = Buckets(stack.options.data / "objects", (BUCKET,))
 
-    # These pages load nothing from other hosts. Swagger UI has 8 MB, and its newest package to pin is of 2022.
+    # These pages load nothing from other hosts. Swagger UI is not used: 8 MB, its newest package of 2022.
     def page(name: str) -> Handler:
         text, head, header = (
             files(__package__).joinpath(f"{one}.html").read_text("utf-8") for one in (name, "head", "header")

@@ -140,6 +140,7 @@ def test_holds_and_posts_of_a_user_are_found_if_no_counter_counts_users(deployme
 def test_a_hold_that_is_changed_or_settled_after_the_command_found_it_is_removed_too(
     deployment: Deployment, run: Run, world: World, monkeypatch: pytest.MonkeyPatch, ttl_s: int | None
 ) -> None:
+    """The key of a hold has the time when the hold expires, so a change with a new `ttl_s` moves the hold."""
     add_stock(deployment, 10)
     changed_hold, settled_hold = place_hold(deployment), place_hold(deployment)
     forget = forgetting.forget_trace
@@ -154,14 +155,14 @@ def test_a_hold_that_is_changed_or_settled_after_the_command_found_it_is_removed
     monkeypatch.setattr(forgetting, "forget_trace", forget_after_changes)
     assert forget_user(run)[:2] == (0, "removed  0 posts, 0 children, 2 holds\nnothing is left\n")
     assert trace_names(deployment) == keys_that_name_the_user(world) == []
-    assert world.tally(counters.STOCK, ITEM) == 10 - 1
+    assert world.tally(counters.STOCK, ITEM) == 10 - 1, "the changed hold is released, and the commit stays"
 
 
 def test_every_trace_of_the_user_and_no_other_is_removed_and_the_history_does_not_have_the_name(
     deployment: Deployment, run: Run, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An expired hold is removed, too. The history has the run before the first removal, so a kill hides no run."""
-    monkeypatch.setattr(deletion, "TOMBSTONE_KEPT_S", 60)
+    monkeypatch.setattr(deletion, "TOMBSTONE_KEPT_S", 60)  # so the sweeps below finish the removal of the posts
     leave_traces(deployment)
     place_hold(deployment, amount=4, ttl_s=60)
     deployment.skip(120)
@@ -212,7 +213,7 @@ def test_a_second_run_finishes_what_a_stopped_run_left(
         assert forget_user(run) == (130, "", "tally: stopped\n")
     traces_left = len(trace_names(deployment))
     assert 0 < traces_left < 10
-    deployment.skip(5)  # the history lists runs by their times
+    deployment.skip(5)  # the history sorts runs by their times, so the second run needs a later time
     assert forget_user(run)[0] == 0
     assert trace_names(deployment) == []
     first, second = history.forget_runs(deployment.store, USER)
@@ -282,6 +283,6 @@ def test_a_search_for_a_user_costs_the_documented_units(deployment: Deployment, 
         deployment.like(str(uuid.uuid4()), post=post)
     with world.measure_units() as measured:
         list(forgetting.find_traces(deployment.store, counters.COUNTERS, "nobody"))
-    assert [units for name, units in measured if name == "Query"] == [1.0] * 16
+    assert [units for name, units in measured if name == "Query"] == [1.0] * 16  # there are 16 buckets
     [units] = [units for name, units in measured if name == "Scan"]
     assert units == 7

@@ -78,7 +78,7 @@ def test_a_replay_answers_the_same_hold_and_takes_no_second_amount(counting: Cou
 
 @pytest.mark.parametrize("state", [COMMITTED, RELEASED, EXPIRED])
 def test_a_replay_answers_the_present_state_of_the_hold(counting: Counting, clock: Clock, state: str) -> None:
-    """By the state, a caller does not charge a customer for a hold that has ended."""
+    """The state tells a caller not to charge a customer for a hold that has ended."""
     counting.stock(10)
     key = new_key()
     body, _ = counting.place_hold(3, 3600, key)
@@ -263,7 +263,7 @@ def place_and_settle_at_random(
             )
             with suppress(HoldSettledError, LimitReachedError):
                 retry_until_final(change)
-        for state in chance.sample([COMMITTED, RELEASED, None], 2):
+        for state in chance.sample([COMMITTED, RELEASED, None], 2):  # None: settles no hold
             hold_id = chance.choice([hold["hold"], *placed_ids[-CALLERS:]])
             try:
                 if state and retry_until_final(partial(counting.settle_hold, hold_id, state))["changed"]:
@@ -316,7 +316,7 @@ def test_a_sweep_or_a_refusal_without_an_expired_hold_changes_no_hold(counting: 
     low_ceiling = replace(counters.STOCK, ceiling=2)
     for expired_count in (0, 1):  # the second time, the hold has expired
         assert isinstance(refusal(partial(counting.increment, low_ceiling, 2)), LimitReachedError)
-        assert HELD in counting.states().values(), "a refusal at a ceiling releases no hold"
+        assert HELD in counting.states().values(), "a release raises the number, so it makes no room below a ceiling"
         counting.world.proxy.forget()
         assert counting.sweep_until() == (expired_count, 0, True), "released, failed, finished"
         assert len(counting.world.requests("TransactWriteItems")) == expired_count

@@ -110,6 +110,7 @@ def test_expired_holds_are_released_before_a_late_commit_is_refused(budget: Budg
 
 def test_the_receipt_of_a_hold_is_kept_as_long_as_the_hold_can_be_committed(budget: Budget, clock: Clock) -> None:
     """The receipt is kept for a day longer than the hold of seven days, however soon the hold is settled."""
+    # A hold for each state. The test settles neither HELD nor EXPIRED, and commits EXPIRED at the last second.
     keys = {state: new_key() for state in (HELD, RELEASED, COMMITTED, EXPIRED)}
     first = {state: budget.place(30, key, 7 * DAY_S) for state, key in keys.items()}
     budget.release(first[RELEASED]["hold"])
@@ -148,7 +149,7 @@ def test_a_hold_can_be_committed_for_the_receipt_days_of_its_counter(world: Worl
 def test_a_hold_is_kept_as_long_as_its_receipt_though_the_receipt_days_change(
     world: World, clock: Clock, old_days: int, new_days: int | None
 ) -> None:
-    """`receipt_days` changes while holds are open."""
+    """`receipt_days` changes while holds are open; None: a day. Nobody settles the holds EXPIRED and "late"."""
     budget = Budget(world, replace(STOCK, receipt_days=old_days))
     keys = {state: new_key() for state in (RELEASED, COMMITTED, EXPIRED, "late")}
     first = {state: budget.place(30, key)["hold"] for state, key in keys.items()}
@@ -203,6 +204,7 @@ def test_a_committed_hold_is_voided_once(budget: Budget, clock: Clock) -> None:
     assert budget.left() == 1_000 - 45 - 0 - 20
     with budget.world.measure_units() as measured:
         first_answer = budget.void(early_hold)
+    # Reads the three keys that a hold has in turn (live, overdue, settled), and its receipt.
     assert measured == [("GetItem", 1.0)] * 4 + [("TransactWriteItems", 8.0)]
     answer = {"counter": budget.counter.name, "id": OWNER, "hold": early_hold, "state": VOIDED, "amount": 45}
     assert first_answer == {**answer, "changed": True}
@@ -219,13 +221,13 @@ def test_a_committed_hold_is_voided_once(budget: Budget, clock: Clock) -> None:
 def test_a_void_marks_the_receipt_of_its_hold_as_voided(budget: Budget, clock: Clock) -> None:
     """The receipt keeps its nonce, so consumers do not count it as new. A void also works without a receipt, because
     DynamoDB may have removed an expired receipt."""
-    key, owner = new_key(), f"{budget.counter.name}/{OWNER}"
+    key, target = new_key(), f"{budget.counter.name}/{OWNER}"
     hold_id = budget.hold(30, key)
     budget.commit(hold_id)
     receipts_before, call = budget.world.receipts(), budget.world.call("ann")
-    assert [receipt and receipt.is_voided for receipt in receipts.find_many(call, "hold", [(owner, key)])] == [False]
+    assert [receipt and receipt.is_voided for receipt in receipts.find_many(call, "hold", [(target, key)])] == [False]
     assert [budget.void(hold_id)["changed"] for _ in range(2)] == [True, False]
-    assert [receipt and receipt.is_voided for receipt in receipts.find_many(call, "hold", [(owner, key)])] == [True]
+    assert [receipt and receipt.is_voided for receipt in receipts.find_many(call, "hold", [(target, key)])] == [True]
     nonces = {receipt["id"]["S"]: receipt["nonce"] for receipt in budget.world.receipts()}
     assert all(nonces[receipt["id"]["S"]] == receipt["nonce"] for receipt in receipts_before)
     assert budget.equals_receipts()

@@ -146,7 +146,7 @@ def test_a_set_without_a_key_uses_the_version_as_the_key_of_each_caller(counting
     assert counting.read(counters.STOCK) == body
 
 
-def test_a_key_that_set_another_value_is_refused(counting: Counting) -> None:
+def test_a_key_that_was_used_with_another_value_or_version_is_refused(counting: Counting) -> None:
     counting.set(counters.STOCK, 42, 0, "key-1")
     assert isinstance(refusal(partial(counting.set, counters.STOCK, 43, 0, "key-1")), KeyReusedError)
     assert isinstance(refusal(partial(counting.set, counters.STOCK, 42, 1, "key-1")), KeyReusedError)
@@ -193,7 +193,7 @@ def test_50_of_60_entries_in_a_contest_get_different_numbers_and_number_0_is_the
 def test_a_retry_of_the_winner_is_a_replay_until_its_receipt_expires_though_no_number_is_left(
     counting: Counting, clock: Clock
 ) -> None:
-    counting.set(DRAW, 1, 0)
+    counting.set(DRAW, 1, 0)  # one prize is left: the number 0
     body, replayed = counting.increment(DRAW, key="key-1")
     assert (body["number"], body["last"], replayed) == (0, True, False)
     assert counting.increment(DRAW, key="key-1") == (body, True)

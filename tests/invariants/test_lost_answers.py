@@ -147,6 +147,7 @@ CHANGES = [
     Change("spilled play", lambda world: world.play(KEY), {"visible": "soon"}, World.tally_after_rollup, 1, make_hot),
     Change("take from stock", lambda world: Counting(world).increment(counters.STOCK, -1, KEY), {"counted": True},
            number_of(counters.STOCK), 9, add_stock),
+    # The floor refuses the first transaction, and the second transaction goes into debt.
     Change("use beyond a limit", lambda world: Counting(world).increment(STOCK_WITH_DEBT, -12, KEY, used=True),
            {"over": True}, number_of(counters.STOCK), -2, add_stock, transactions_max=2),
     Change("number", lambda world: Counting(world).increment(counters.TICKET, key=KEY), {"number": 1},
@@ -206,7 +207,7 @@ def prepare(world: World, change: Change, *planned: Fault) -> None:
     change.prepare(world)
     world.proxy.forget()
     world.proxy.strip_tokens = True
-    world.proxy.plan = faults.script({"TransactWriteItems": planned, "PutItem": planned})
+    world.proxy.plan = faults.script({"TransactWriteItems": planned, "PutItem": planned})  # a spill is a PutItem
 
 
 def matches(members: dict[str, Any], answer: Outcome, *, replayed: bool) -> bool:
@@ -266,7 +267,7 @@ def test_a_process_that_is_killed_at_any_request_and_the_retry_by_another_proces
         assert replayed is (committed and change.has_receipt)
         assert not committed or (change.retry_answer or change.answer).items() <= body.items()
         assert change.read_stored(other_process) == change.stored_once
-        if len(requests) < request_number:
+        if len(requests) < request_number:  # the change had ended before this request
             break
 
 
@@ -331,8 +332,8 @@ class Visitor:
     visits: int | None = atomic_counter()
 
 
-def records(world: World, *, exact: bool = True) -> Records[Visitor]:
-    return Records(world.store.client, world.store.settings.counts_table, Visitor, exact=exact)
+def records(world: World) -> Records[Visitor]:
+    return Records(world.store.client, world.store.settings.counts_table, Visitor, exact=True)
 
 
 def visitor() -> Visitor:
@@ -358,7 +359,8 @@ def test_each_write_of_a_record_counts_once_under_faults(world: World, fault: Fa
 
 
 def test_all_attempts_of_a_record_have_one_token(world: World) -> None:
-    """A copy of the first attempt may arrive after the second attempt has committed."""
+    """A copy of the first attempt may arrive after a later attempt has committed. A record has no receipt, so DynamoDB
+    must recognise the copy by the token."""
     visitors = records(world)
     planned = [faults.FAIL_BEFORE, faults.CONFLICT, faults.THROTTLED_TRANSACTION, faults.error_after_write(IN_PROGRESS)]
     world.proxy.plan = faults_of_writes(*planned)

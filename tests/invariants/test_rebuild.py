@@ -108,7 +108,7 @@ def test_a_rebuild_adds_once_what_both_consumers_lost(world: Deployment, reconci
     assert world.drifts() == {}
     [entry] = history.read_repairs(world.store, "plays", "v")
     assert (entry["how"], entry["amount"], entry["before"], entry["after"]) == ("rebuild", 5, 17, 22)
-    assert entry["added"] == 5, "the journal has lost the plays, too"
+    assert entry["added"] == 5, "the journal has lost the plays, too, so no series has any of them"
 
 
 def test_a_rebuild_also_adds_lost_batches_that_the_rollup_was_to_add(world: Deployment, reconciler: Reconciler) -> None:
@@ -187,7 +187,7 @@ def test_a_rebuild_also_adds_lost_negative_amounts(world: Deployment, reconciler
 
 @pytest.mark.parametrize("plays", [0, 5])
 def test_a_rebuild_also_adds_a_lost_void(world: Deployment, reconciler: Reconciler, plays: int) -> None:
-    """Only a void lowers the tally of a counter that counts up."""
+    """A spilled receipt of -1 is as of a void, because only a void lowers the tally of a counter that counts up."""
 
     def outage() -> None:
         world.spill(times=plays)
@@ -224,7 +224,7 @@ def test_late_and_redriven_receipts_are_not_missing(world: Deployment, reconcile
     run_to_next_day(world)
     world.redrive()
     run_until_days_are_judged(world)
-    assert world.tally(PLAYS, "v") == 1 + 3 + 2
+    assert world.tally(PLAYS, "v") == 1 + 3 + 2  # the play of the dead letter, the late plays, the others
     assert missing_amounts(reconciler) == {}
 
 
@@ -241,6 +241,7 @@ def test_a_rebuild_begins_with_the_first_whole_day_of_the_ledger(world: Deployme
     for day, first, last in ((4, 1, 2), (20, 13, 18)):
         expected = Window(first_day + first, first_day + last)
         assert window(first_day + day, (first_day + day) * DAY_MINUTES - 1) == expected
+    # -1: no minute is judged. The other minute is the last but one of yesterday.
     for judged_minute in (-1, (first_day + 3) * DAY_MINUTES - 2):
         with pytest.raises(RepairNotReadyError, match="Cannot tell yet"):
             window(first_day + 3, judged_minute)

@@ -96,7 +96,8 @@ def repair_restored(world: Deployment, copy: Store, moment_s: float | None = Non
 
 @pytest.fixture
 def adopt(own_engine: Engine, world: Deployment) -> Iterator[Adopt]:
-    """Yields a function that deploys restored tables with new streams; None: repaired copies of the present tables."""
+    """Yields a function that deploys the restored tables `copy` with new streams. Without `copy`, the function first
+    copies the present tables, and repairs the copies."""
     deployments: list[Deployment] = []
 
     def adopt(copy: Store | None = None) -> Deployment:
@@ -107,7 +108,7 @@ def adopt(own_engine: Engine, world: Deployment) -> Iterator[Adopt]:
         for name in (copy.settings.counts_table, copy.settings.receipts_table):
             world.wire.update_table(TableName=name, StreamSpecification=stream)
         world.clock.now_s += 60  # the deploy takes a minute
-        deployments.append(Deployment(own_engine, world.clock, SEED, UNDISTURBED, 1, copy))
+        deployments.append(Deployment(own_engine, world.clock, SEED, UNDISTURBED, shards=1, store=copy))
         deployments[0].sweep_each_minute()
         return deployments[0]
 
@@ -140,7 +141,7 @@ def test_every_number_is_right_after_a_restore_under_traffic(
         world.spill_like(f"u{next(users)}")
         world.spill(times=2)
         world.spill(PAGE, 3, VISITS)
-        if not next(users) % 4:  # in some calls, the author likes the post or removes this like
+        if not next(users) % 4:  # in some calls, the author likes or unlikes the post; `next` never repeats a number
             world.like("author", liked=not next(users) % 8)
 
     world.post(2)
@@ -221,6 +222,7 @@ def test_a_second_repair_of_restored_tables_with_the_same_moment_changes_nothing
 def test_a_restore_keeps_confirmed_drift_and_deletes_unconfirmed_drift(
     world: Deployment, adopt: Adopt, unconfirmed_amount: int
 ) -> None:
+    """The amount of the deleted drift stays in the tally."""
     world.play()
     world.edit(5, PLAYS, "v")
     world.run_until_confirmed()
@@ -241,7 +243,7 @@ def test_drift_that_the_restore_repairs_is_not_repaired_a_second_time(
     world: Deployment, adopt: Adopt, amount: int, drift_left: int
 ) -> None:
     """The rollup lost 7 plays, or somebody subtracted 3 by hand. Two more plays were not rolled up before the copy. The
-    restore adds 9 or 2 receipts, and makes the drift smaller by as much, because these receipts may cause the drift."""
+    restore adds 9 or 2 receipts. These receipts may cause the drift, so the drift shrinks by as much, at most to 0."""
     if amount > 0:
         lose_records(world, ROLLUP, lambda: world.spill(times=amount))
     else:
@@ -288,7 +290,7 @@ def test_the_series_of_the_hour_of_the_copy_are_complete_though_the_copy_is_rest
     world.clock.now_s += 11 * 86400
     repair_restored(world, copy, moment_s)
     ConsumerWorld(copy, world.wire).delete_expired(world.now_s + 86400)
-    # The minutes between the copy and now have no segments, so the test skips most of their reads.
+    # From some minutes after the copy until now there are no segments, so the test skips the reads of most minutes.
     minutes_without_segments = range(copy.settings.minute_of(moment_s) + 3, copy.settings.minute_of(world.now_s) - 2)
 
     def read_or_skip(store: Store, minute: int, **options: Any) -> Any:
@@ -304,7 +306,8 @@ def test_the_series_of_the_hour_of_the_copy_are_complete_though_the_copy_is_rest
 
 
 def test_a_restore_with_dead_letters_needs_the_option_that_deletes_them(world: Deployment, adopt: Adopt) -> None:
-    """The restore adds a dead letter's receipt. A redrive, or a repair of the drift, would add the receipt twice."""
+    """The restore adds a dead letter's receipt. A redrive, or a repair of the drift, would add the receipt twice. So
+    the restore deletes the dead letters and all drift, even the drift of the edit."""
     make_dead_letter(world)
     world.edit(5, PLAYS, "v")
     world.run_until_confirmed()
@@ -320,7 +323,7 @@ def test_a_restore_with_dead_letters_needs_the_option_that_deletes_them(world: D
 
 
 def test_a_restore_deletes_the_drift_of_a_redriven_record(world: Deployment, adopt: Adopt) -> None:
-    """A redrive just before the copy is booked on a minute that nobody judges, so the judge never removes the drift."""
+    """The redrive before the copy is booked on a minute that nobody judges, so the judge would never end the drift."""
     make_dead_letter(world)
     world.run_until_confirmed()
     assert world.drifts()
@@ -369,9 +372,12 @@ def test_a_write_to_the_restored_tables_stops_their_repair(world: Deployment) ->
     copy = copy_tables(world)
 
     def roll_up() -> None:
-        add = tallies.add_write(Call(copy), PLAYS, "v", 0, 1, 0, nonce_prefix=tallies.ROLLUP_NONCE_PREFIX)
+        add = tallies.add_write(
+            Call(copy), PLAYS, "v", shard=0, amount=1, minute=0, nonce_prefix=tallies.ROLLUP_NONCE_PREFIX
+        )
         world.wire.update_item(**tallies.with_day_notes(add, {world.settings.minute_of(world.now_s) // DAY_MINUTES: 1}))
 
+    # The rollup writes just before the first write of the repair.
     with pytest.raises(TablesInUseError, match="plays v changed during its repair"):
         repair_restored(world, replace(copy, client=interrupted_client(world.wire, 0, roll_up)))
 
@@ -441,7 +447,7 @@ def test_the_heartbeats_of_a_copied_table_tell_to_the_minute_when_it_was_copied(
     ledger = world.store.settings.ledger_table  # a table of another kind has no heartbeat that tells its moment
     swapped_tables = copy.settings._replace(counts_table=ledger, ledger_table=copy.settings.counts_table)
     moments = restored.table_moments(replace(copy, settings=swapped_tables))
-    assert [moments[table] for table in ("counts", "ledger")] == [0, 0]
+    assert [moments[table] for table in ("counts", "ledger")] == [0, 0], "0: the table does not tell its moment"
 
 
 def test_a_restore_deletes_drift_of_an_edit_that_is_not_in_its_copy_of_counts(world: Deployment, adopt: Adopt) -> None:

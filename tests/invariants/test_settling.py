@@ -102,6 +102,7 @@ class Budget:
         return self.world.tally(self.counter, self.tally_id()) == self.counter.start + sum_of_receipts
 
     def sweep(self) -> expired_holds.SweptHolds:
+        """Releases expired holds, for a minute at most."""
         store = self.world.store
         return expired_holds.sweep(store, {self.counter.name: self.counter}, store.clock() + 60)
 
@@ -260,7 +261,8 @@ def test_under_faults_spent_held_and_left_add_up_and_no_hold_is_settled_in_two_w
             return None
 
     def use_hold(amount: int, used: int, luck: float, changes: list[tuple[int | None, int]]) -> set[int]:
-        """Returns the spent amounts that the callers were told. `luck`: decides which other callers there are."""
+        """Returns the spent amounts that the callers were told. `luck`: decides which other callers there are.
+        `changes`: amount and time in seconds of each change of the hold. Two callers send each change."""
         try:
             hold_id = retry_until_final(partial(budget.hold, amount, new_key()))
         except LimitReachedError:

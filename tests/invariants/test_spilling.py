@@ -147,6 +147,7 @@ def test_a_change_that_was_committed_before_its_retries_meet_conflicts_is_counte
 
 def test_a_counter_with_a_limit_or_numbered_or_with_one_shard_never_spills(world: World) -> None:
     world.proxy.plan = faults.always(faults.CONFLICT, "TransactWriteItems")
+    # STOCK has a floor, TICKET is numbered, and CONTEST has a floor and is numbered.
     for counter, amount in ((counters.STOCK, 1), (counters.TICKET, 1), (counters.CONTEST, -1), (ONE_SHARD, 1)):
         world.store.breaker.trip(counter.partition_start + VIDEO)
         with pytest.raises(StoreBusyError):
@@ -230,7 +231,7 @@ def test_the_tombstone_of_a_spilled_like_is_not_a_like(hot_children: World) -> N
     assert int(tombstone["expiration"]["N"]) - time.time() == pytest.approx(TOMBSTONE_KEPT_S, abs=5)
     assert children.has_child(hot_children.call(), hot_children.child_counter, POST, "ann") is False
     first_page, following = children.list_children(hot_children.call(), hot_children.child_counter, POST, 1, None)
-    assert (first_page, following is not None) == ([], True)
+    assert (first_page, following is not None) == ([], True), "the page of one item has only the tombstone"
     page_of_children, _ = children.list_children(hot_children.call(), hot_children.child_counter, POST, 5, None)
     assert [child.name for child in page_of_children] == ["bob"]
     assert recount.recount(hot_children.store, hot_children.child_counter, POST, time.time()).children == 1
@@ -285,7 +286,7 @@ def test_the_pair_name_of_a_removal_depends_only_on_sort_key_minute_and_nonce_of
     with_missing_values = [without(child, "at"), without(child, "nonce"), {}]
     assert len({removal_pair_of(item) for item in (child, *with_other_values, *with_missing_values)}) == 1 + 3 + 3
     assert removal_pair_of(child) == removal_pair_of(without(child, "PK", "likedAt"))
-    assert removal_pair_of(child | {"at": {"S": "1"}}) == removal_pair_of(without(child, "at"))
+    assert removal_pair_of(child | {"at": {"S": "1"}}) == removal_pair_of(without(child, "at")), "a text is no minute"
 
 
 @pytest.mark.parametrize("stamps", STAMPED_ATTRIBUTES)
@@ -324,7 +325,7 @@ def test_every_write_of_a_tally_has_a_new_nonce(world: World) -> None:
             (item,) = world.items(counter.partition_start + VIDEO)
             nonces.append(item["nonce"]["S"])
     assert len(set(nonces)) == 9
-    assert {len(nonce) for nonce in nonces} == {8}
+    assert {len(nonce) for nonce in nonces} == {8}, "the nonce of a change has no prefix"
 
 
 def count_batch(world: World, *videos: str, also: Counter | None = None, call: Call | None = None) -> ChangeAnswer:
@@ -399,7 +400,8 @@ def test_a_throttled_receipt_is_retried_and_opens_no_breaker(world: World) -> No
     world.proxy.plan = faults.script({"TransactWriteItems": [throttled_receipt] * SPILL_RETRIES_MAX})
     timed, call = world.with_deadline(9, "ann")
     assert visible(count_batch(timed, VIDEO, call=call)) == "now"
-    assert timed.store.clock() > 0
+    assert timed.store.clock() > 0, "the call has paused before its retries"
+    # After the retries the batch spills. The receipt alone is not a transaction, so it meets no fault.
     world.proxy.plan = faults.always(throttled_receipt, "TransactWriteItems")
     assert visible(count_batch(world, "other")) == "soon"
     assert not world.store.breaker.is_open(PLAYS_OF_VIDEO)

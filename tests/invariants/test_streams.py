@@ -27,7 +27,7 @@ from tests.faults import FaultProxy
 from tests.invariants.stream_records import MINUTE, POISON_PLAY, SHARD, bucket_of, heartbeat, like, play, record
 from tests.invariants.streaming import CONSUMERS, LONG_TEXT, NOW_S, StreamWorld
 
-OTHER_SHARD = "shardId-4"  # has another bucket than SHARD
+OTHER_SHARD = "shardId-4"  # has another bucket than SHARD, so the rollup adds its records to another shard of a tally
 
 
 def test_an_error_names_the_fault_of_the_configuration(stream: StreamWorld, store: Store) -> None:
@@ -51,7 +51,7 @@ def test_records_without_effect_move_the_checkpoint_in_one_update_without_a_tran
     assert [operation for operation, _ in client.calls] == ["update_item"]
     assert stream.checkpoint(name, "receipts", SHARD)["sequence"] == "3"
     assert stream.deliver(name, "receipts", SHARD, records[:1]) is None
-    assert stream.checkpoint(name, "receipts", SHARD)["sequence"] == "3"
+    assert stream.checkpoint(name, "receipts", SHARD)["sequence"] == "3", "a second delivery does not move it back"
 
 
 def test_a_batch_has_one_write_for_each_tally_in_transactions_of_at_most_a_hundred_items(stream: StreamWorld) -> None:
@@ -142,7 +142,8 @@ def test_the_rollup_of_a_spilled_like_never_creates_a_post(stream: StreamWorld) 
 def test_the_checkpoint_names_the_newest_record_heartbeat_and_record_of_the_rollup(stream: StreamWorld) -> None:
     began_s = time.time()
     timeless = {"eventName": "INSERT", "dynamodb": {**play(4)["dynamodb"], "ApproximateCreationDateTime": None}}
-    # `note`: the newest record that the rollup's filter lets through. The filter stops removals, and no heartbeats.
+    # The values are `sequence`, `through`, `heartbeat` and `note`, the newest record that the rollup's filter lets
+    # through. The filter stops removals, but no heartbeat. A record without a time leaves `through` as it is.
     batches = [
         ([heartbeat(1, "a"), record(2, "REMOVE", {}, NOW_S + 1.9)], ("2", NOW_S + 1, "a", "1")),
         ([record(3, "INSERT", {"NewImage": {}}, NOW_S + 3), timeless], ("4", NOW_S + 3, "a", "4")),
@@ -203,7 +204,8 @@ def test_dead_letters_of_two_tables_are_kept_apart_though_shard_and_sequence_num
 
 
 def test_a_run_too_large_for_one_transaction_is_split_and_no_record_becomes_a_dead_letter(stream: StreamWorld) -> None:
-    """A transaction has at most 4 MB, to which the stored items count, too."""
+    """A transaction has at most 4 MB. The stored items count, too, so only DynamoDB's error says that a run is too
+    large. Here DynamoDB rejects more than nine writes."""
     store, client = stream.watched_store()
 
     def reject_large(_: int, name: str, parameters: dict[str, Any]) -> None:
@@ -266,7 +268,8 @@ def test_a_metric_counts_dead_letters_and_is_not_printed_without_any(
 def test_the_bookkeeper_prints_one_metric_for_each_counter_and_counts_each_change_once(
     stream: StreamWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A record that is delivered twice, or that another process has applied, does not count. Imports do not count."""
+    """A record that is delivered twice, or that another process has applied, does not count. Imports and records of
+    tallies do not count. The removal of a like is a change, and counts."""
 
     def counted_changes(consumer: str, table: str, records: list[Any], store: Store | None = None) -> dict[str, float]:
         stream.deliver(consumer, table, SHARD, records, store=store)

@@ -131,7 +131,7 @@ def test_a_key_may_be_reused_with_other_writes_and_not_with_other_changes_or_ano
 
 
 def test_a_commit_and_a_call_of_post_changes_have_one_receipt_for_one_key(shop: Shop) -> None:
-    """A function that changes from `POST /changes` to a commit sells no order twice. A caller may look up the key."""
+    """So code that called `POST /changes`, and now commits, may retry with an old key. A caller may look up the key."""
     shop.commit("o-1")
     [receipt] = receipts.find_many(shop.world.call("shop"), "change", [(RECEIPT_TARGET, "o-1")])
     body = {"counted": True, "changes": 3, "tallies": 3, "visible": "now", "answer": {"order": "o-1"}}
@@ -167,6 +167,7 @@ def test_a_refusal_names_the_entry_or_the_write_with_its_stored_item_and_leaves_
     assert full.value.members == {"entry": 1, "counter": "stock", "id": "mug", "left": 2}
     missing = {"Key": {"PK": {"S": "none"}}, "ConditionExpression": "attribute_exists(PK)"}
     check = {"ConditionCheck": {"TableName": shop.table, **missing}}
+    # The order is write 0, the number of orders is write 1, and the check is write 2, which finds no item.
     for order, extra, write, stored_order in (("o-1", [], 0, "o-1"), ("o-4", [check], 2, None)):
         with pytest.raises(WriteRefusedError, match=rf"condition of writes\[{write}\] failed") as error:
             shop.commit("o-2", order, extra=extra)
@@ -237,7 +238,7 @@ def test_contention_at_a_write_of_the_team_spills_and_spreads_no_tally_and_opens
 ) -> None:
     """The fault is at the last write, which is a write of the team."""
     world = shop.world
-    world.proxy.plan = faults.script({"TransactWriteItems": [fault] * 5})
+    world.proxy.plan = faults.script({"TransactWriteItems": [fault] * 5})  # more than the retries before a spill
     assert shop.commit("o-1").visible == "now"
     assert shop.numbers() == AFTER_ONE_ORDER
     world.proxy.plan = faults.always(fault, "TransactWriteItems")
@@ -266,12 +267,13 @@ def test_contention_at_a_tally_spills_its_change_and_the_writes_of_the_team_are_
 
 
 def test_beside_a_conflict_a_failed_team_condition_is_retried_and_a_stored_receipt_is_replayed(shop: Shop) -> None:
-    """The fifth of six writes, the order, fails. An earlier attempt of this call may have stored the order."""
+    """First the order, write 4 of 0 to 5, fails beside a conflict at the stock, write 1. An earlier attempt of this
+    call may have stored the order. Then the receipt, write 0, fails beside a conflict at write 5."""
     world = shop.world
     order_beside_conflict = faults.condition_and_conflict(4, 1, {"PK": {"S": "o-1"}})
     world.proxy.plan = faults.script({"TransactWriteItems": [order_beside_conflict]})
     assert shop.commit("o-1") == ({"order": "o-1"}, False, "now")
-    [receipt] = [receipt for receipt in world.receipts() if "changes" in receipt]
+    [receipt] = [receipt for receipt in world.receipts() if "changes" in receipt]  # not the receipt of the stock
     world.proxy.forget()
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.condition_and_conflict(0, 5, receipt)]})
     assert shop.commit("o-1").replayed
@@ -334,7 +336,8 @@ def test_a_commit_whose_process_is_killed_at_any_request_is_done_once_by_its_ret
     after_kill = shop.numbers()  # two requests meet conflicts, and the third commits
     assert after_kill == (AFTER_ONE_ORDER if (request_number, before) == (2, False) else BEFORE_ORDERS)
     retry = shop.commit("o-1", "o-1-again")
-    assert (retry.replayed, {retry.answer["order"], "TOTAL"}) == (after_kill == AFTER_ONE_ORDER, shop.rows().keys())
+    assert retry.replayed is (after_kill == AFTER_ONE_ORDER)
+    assert {retry.answer["order"], "TOTAL"} == shop.rows().keys(), "the answer names the only order"
     streams.drain()
     assert (shop.numbers(), streams.drift_by_tally()) == (AFTER_ONE_ORDER, {})
 

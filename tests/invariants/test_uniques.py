@@ -27,7 +27,7 @@ from tests.engines import new_engine
 from tests.invariants.counting import ITEM, Counting
 from tests.invariants.deployment import Deployment
 from tests.invariants.simulation import Clock, Disturbances, seed_randomness
-from tests.invariants.test_periods import evening as evening
+from tests.invariants.test_periods import evening as evening  # five minutes before midnight
 from tests.invariants.test_removed_periods import take_removals_by_ttl
 from tests.invariants.threads import run_together
 from tests.invariants.world import World, retry_until_final
@@ -167,7 +167,7 @@ def test_a_receipt_has_a_pseudonym_that_is_different_in_another_stack(world: Wor
 
 
 def test_processes_that_create_the_secret_concurrently_get_the_same_secret(world: World) -> None:
-    """Each process reads before any process has written."""
+    """Each process may read before any process has written, so several may try to store a secret."""
     world.proxy.plan = faults.random_faults(3, {"PutItem": {faults.LOSE_RESPONSE: 0.3, faults.FAIL_AFTER: 0.3}})
     stores = [replace(world.store, secret_cache={}) for _ in range(8)]
     secrets = run_together(
@@ -264,7 +264,7 @@ def simulated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     clock = Clock()
     with new_engine() as engine, seed_randomness(clock, request.param):
         disturbances = Disturbances(splits_per_hour=0, slow_share=0, gap_share=0.3, fault_share=0.35)
-        world = Deployment(engine, clock, request.param, disturbances, None)
+        world = Deployment(engine, clock, request.param, disturbances, shards=None)
         clock.pass_s(2400)  # 20 minutes before the new day
         world.sweep_each_minute()
         yield world
@@ -303,13 +303,13 @@ def test_the_uniques_of_two_days_equal_the_log_and_stay_after_the_receipts_expir
         world.run(2)
         if world.consumers_have_caught_up() and not world.drifts():
             break
-    uniques = {tally: len(visitors) for tally, visitors in log.visitors.items()}
-    assert len(uniques) == 4, "two pages, two days"
-    assert {tally: world.tally(GAMBIER, tally) for tally in uniques} == uniques
-    assert log.new_count == sum(uniques.values())
-    assert expire_receipts(world) == sum(uniques.values())
+    expected = {tally: len(visitors) for tally, visitors in log.visitors.items()}
+    assert len(expected) == 4, "two pages, two days"
+    assert {tally: world.tally(GAMBIER, tally) for tally in expected} == expected
+    assert log.new_count == sum(expected.values())
+    assert expire_receipts(world) == sum(expected.values())
     world.run(6)
-    assert {tally: world.tally(GAMBIER, tally) for tally in uniques} == uniques
+    assert {tally: world.tally(GAMBIER, tally) for tally in expected} == expected
     assert (world.drifts(), set().union(*world.dead_letter_sequences().values())) == ({}, set())
     assert min(log.lost_count, log.fault_count) > 50
     print(f"{log.sent_count} sent, {log.lost_count} lost responses, {log.new_count} uniques, {log.fault_count} faults")

@@ -73,6 +73,7 @@ class Shop:
         return batch.count(call, changes, operation="change", key=key, soon=soon).replayed
 
     def void(self, counter: Counter, key: str, caller: str | None = None) -> dict[str, Any]:
+        """Voids the change that has this key. `caller`: who made the change; None: the shop's caller."""
         return dict(handler.void(self.call(), counter=counter, id=ID, key=key, caller=caller).body)
 
     def void_order(self, key: str) -> dict[str, Any]:
@@ -167,7 +168,7 @@ def test_a_void_is_judged_by_the_override_that_its_period_had_when_the_period_en
         shop.add(counter, amount, key)
     assert_refused("gift", 10)
     put_override(12)
-    shop.void(counter, "gift")
+    shop.void(counter, "gift")  # so the number is 12
     clock.pass_s(DAY_S)
     put_override(20)
     assert_refused("other", 12)
@@ -183,7 +184,8 @@ def test_expired_holds_are_released_to_make_room_for_a_void(shop: Shop, clock: C
 
 
 def test_a_void_is_refused_without_a_receipt_of_the_callers_own_change(shop: Shop, clock: Clock) -> None:
-    """Holds, changes of other counters, callers and operations, and retired counters are refused, too."""
+    """A void is refused, too, if the key is of a hold, a change of another counter, caller or operation, or an expired
+    receipt, or if the counter is retired, numbered or not declared."""
     shop.add(BUDGET, -1, "order-1")
     receipts_before = shop.world.receipts()
     holds.place(shop.call(), BUDGET, ID, 2, 60, operation="hold", key="cart")
@@ -234,7 +236,7 @@ def test_a_change_that_reuses_the_key_before_the_write_of_a_void_is_not_voided(s
 def test_a_change_is_voided_once_even_if_the_receipt_of_its_void_is_deleted(shop: Shop) -> None:
     shop.add(BUDGET, -5, "order-1")
     shop.void(BUDGET, "order-1")
-    void_receipt = next(receipt for receipt in shop.world.receipts() if "changes" in receipt)
+    void_receipt = next(receipt for receipt in shop.world.receipts() if "changes" in receipt)  # not of the increment
     shop.world.raw.delete_item(TableName=shop.world.name("receipts"), Key={"id": void_receipt["id"]})
     assert isinstance(refusal(partial(shop.void, BUDGET, "order-1")), NotFoundError)
     assert shop.number(BUDGET) == 100

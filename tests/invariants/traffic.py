@@ -31,7 +31,8 @@ RESTORED = "https://example.com/restored"
 
 
 class Traffic:
-    """Makes random changes and edits, and notes the right numbers."""
+    """Makes random changes and edits, and notes the right numbers. After each of these, `world.take_written` sends
+    the new records of the engine's streams to the simulated consumers."""
 
     def __init__(self, world: SimulatedWorld) -> None:
         self.world, self.chance, self.truth = world, world.chance, world.truth
@@ -85,7 +86,7 @@ class Traffic:
         self.increment(counters.PLAYS, f"v{self._low_number(VIDEOS)}", 1, hot)
 
     def use(self, hot: bool) -> None:
-        """Changes usage. A change that may spill goes up, because `_note_rollup` finds only additions."""
+        """Changes usage. A change that spills goes up, because the world finds it among what the rollup adds."""
         id_ = f"u{self._low_number(USERS_OF_USAGE)}"
         self.increment(counters.USAGE, id_, self.chance.choice([1, 3] if hot else [1, 3, -2]), hot)
 
@@ -275,7 +276,9 @@ class Traffic:
         old = self._restore(
             number, self.chance.choice([46, 47, 55]), now_minute - self.chance.randint(60, 1000), nonce_start
         )
-        self.truth.without_minute.add(tally)  # the nonce decides on which minute the edit is booked, not the 0
+        # The nonce decides on which minute the edit is booked, so the minute 0 is made up. A repair's nonce in an old
+        # image is not a repair.
+        self.truth.without_minute.add(tally)
         for record in self.world.take_written(notes_repairs=False):
             self.truth.note_drift(tally, 0, amount_of(tally, record["dynamodb"]["NewImage"]) - old)
 
@@ -317,8 +320,8 @@ class Traffic:
             remove = self._unlike if is_unlike else self._delete
             world.schedule_in(after_s, remove, like)
             world.schedule_in(after_s + 6, self._put_back, like, image)
-        # A slow unlike is stamped a minute before its commit. Beside the last removal by hand, the judge
-        # could pair the wrong halves, and the drift row would be wrong by 1 for two minutes.
+        # Until then no unlike takes this like. A slow unlike is stamped a minute before its commit, so the judge could
+        # pair a half of the unlike with a half of the last removal, and the row would be wrong by 1 for two minutes.
         world.schedule_in(minute_ends_in_s + 60 * times + 240, self.likes.append, like)
 
     def _put_back(self, like: tuple[str, str], image: Item) -> None:
@@ -359,7 +362,8 @@ class Traffic:
         self.world.take_written()
 
     def _note_edit(self, tally: Tally, amount: int, item_minute: int | None = None) -> None:
-        """Notes an edit on the minute of its record, or on `item_minute` if the two are at most one minute apart."""
+        """Notes an edit on the minute of its record, or on `item_minute` if the two are at most one minute apart.
+        `amount`: by how much the edit makes the tally too high."""
 
         def note(record: Record, created_s: int) -> None:
             minute = self.world.settings.minute_of(created_s)

@@ -142,8 +142,8 @@ def test_each_keyword_argument_in_backquotes_exists() -> None:
     keywords = {name for function in functions for name in inspect.signature(function).parameters}
     keywords |= set(re.findall(r'"in": "query", "name": "(\w+)"', document_json(OPERATIONS, COUNTERS)))
     words = {word for page in PAGES for word in re.findall(r"`([a-z_]+)=", page.read_text())}
-    # Names of Powertools, of the element <tally-count>, and of the record in an example.
-    assert words - keywords == {"event_key_jmespath", "live", "visits"}
+    # Names of Powertools, and of the element <tally-count>.
+    assert words - keywords == {"event_key_jmespath", "live"}
 
 
 def test_every_declaration_of_a_counter_on_a_page_is_valid() -> None:

@@ -59,7 +59,7 @@ def own_engine() -> Iterator[Engine]:
 
 @pytest.fixture
 def world(own_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
-    """A deployment at the beginning of its first whole day. A day has DAY_MINUTES."""
+    """A deployment at the beginning of its first whole day. A day has six minutes (DAY_MINUTES)."""
     monkeypatch.setattr(tallies, "MINUTES_PER_DAY", DAY_MINUTES)
     with deployed(engine=own_engine) as deployment:
         run_to_next_day(deployment)

@@ -33,6 +33,7 @@ OTHER_SHARD = "shardId-4"  # has another bucket than SHARD, so the rollup adds i
 def test_an_error_names_the_fault_of_the_configuration(stream: StreamWorld, store: Store) -> None:
     event = stream.event("receipts", SHARD, [play(1)])
     other_table = {"eventSourceARN": "arn:aws:dynamodb:x:1:table/other/stream/1"}
+    # Without a tumbling window, Lambda's event has no shardId.
     wrong_events = ((event | {"shardId": None}, "tumbling window"), (event | other_table, "not of the counts"))
     for wrong_event, message in wrong_events:
         with pytest.raises(ConfigurationError, match=message):
@@ -55,7 +56,8 @@ def test_records_without_effect_move_the_checkpoint_in_one_update_without_a_tran
 
 
 def test_a_batch_has_one_write_for_each_tally_in_transactions_of_at_most_a_hundred_items(stream: StreamWorld) -> None:
-    # Each transaction has the checkpoint. The 500 plays are two for each of 250 tallies, far apart in the batch.
+    # Each transaction has the checkpoint, so a run has 99 tallies at most. The 500 plays are two for each of 250
+    # tallies, so far apart in the batch that no run has both: 500 writes.
     for plays, tally_count, sizes in ((1000, 10, [11]), (500, 250, [100] * 5 + [6])):
         store, client = stream.watched_store()
         records = [play(number, f"{tally_count} {number % tally_count}") for number in range(1, plays + 1)]

@@ -139,7 +139,7 @@ def test_a_commit_and_a_call_of_post_changes_have_one_receipt_for_one_key(shop: 
 
 
 def test_a_replay_gets_the_first_answer_as_json(shop: Shop) -> None:
-    answer = {"at": (1, 2.5), 7: "\ud800", "none": None}
+    answer = {"at": (1, 2.5), 7: "\ud800", "none": None}  # half of a surrogate pair, which UTF-8 cannot encode
     first = shop.commit("o-1", answer=answer)
     assert first.answer == {"at": [1, 2.5], "7": "\ud800", "none": None}
     assert shop.commit("o-1", answer="other") == first._replace(replayed=True)
@@ -219,6 +219,7 @@ def put_write(shop: Shop, **item: Any) -> Write:
 def test_writes_that_dynamodb_rejects_are_invalid(
     shop: Shop, writes_of: Callable[[Shop], list[Write]], message: str
 ) -> None:
+    """The error names a write (`writes[1]`) only if DynamoDB does not reject the whole request."""
     shop.world.raw.put_item(TableName=shop.table, Item={"PK": {"S": "text"}, "n": {"S": "seven"}})
     with pytest.raises(WriteInvalidError, match=message) as invalid:
         Transactions(shop.world.store, DECLARED, "shop").commit("k", ORDER[:2], writes_of(shop))
@@ -361,8 +362,8 @@ def test_of_60_concurrent_orders_25_get_a_mug_once_and_each_device_learns_the_or
     chances = {
         faults.LOSE_RESPONSE: 0.08, faults.FAIL_BEFORE: 0.04, faults.FAIL_AFTER: 0.05, faults.TRUNCATE: 0.03,
         faults.CONFLICT: 0.06, faults.THROTTLED_TRANSACTION: 0.03,
-        faults.condition_and_conflict(1, 2, {"qty": {"N": "0"}}): 0.03,  # at the stock and at the plays
-        faults.condition_and_conflict(4, 3, {"PK": {"S": "x"}}): 0.03,  # at the order and at the usage
+        faults.condition_and_conflict(1, 2, {"qty": {"N": "0"}}): 0.03,  # the stock fails, beside a conflict of plays
+        faults.condition_and_conflict(4, 3, {"PK": {"S": "x"}}): 0.03,  # the order fails, beside a conflict of usage
     }  # fmt: skip
     world.proxy.plan = faults.random_faults(seed, {"TransactWriteItems": chances})
 

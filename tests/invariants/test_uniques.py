@@ -299,7 +299,7 @@ def test_the_uniques_of_two_days_equal_the_log_and_stay_after_the_receipts_expir
     assert log.visits_left == 0
     while log.unsent:
         world.run(1, log.step)
-    for _ in range(40):
+    for _ in range(40):  # for up to 80 minutes
         world.run(2)
         if world.consumers_have_caught_up() and not world.drifts():
             break

@@ -117,7 +117,7 @@ def test_a_void_takes_a_change_back_once_and_a_late_retry_does_not_count(shop: S
 
 def test_a_void_moves_the_period_in_which_the_change_was_counted(shop: Shop, clock: Clock) -> None:
     key, yesterday = new_key(), shop.tally_id(QUOTA)
-    shop.add(replace(QUOTA, receipt_days=9), 100, key)
+    shop.add(replace(QUOTA, receipt_days=9), 100, key)  # the receipt outlives the period
     clock.pass_s(DAY_S)
     shop.add(QUOTA, 100)
     assert shop.void(QUOTA, key) == {

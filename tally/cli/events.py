@@ -41,7 +41,7 @@ def print_events(args: argparse.Namespace, stack: Stack) -> int:
         line = f"{format_time(detail['at'])}  {detail['counter']} {_id_with_period(detail)} {crossed}: {moved}{by}"
         print_json_or_line(args, {**detail, "sent": sent}, line if sent else f"{line}; not sent yet")
     if not shown and not args.json:
-        say("there are no events: Tally keeps each for nine days after it is sent")
+        say("there are no events: Tally keeps each for nine days after EventBridge accepts it")
     return 0
 
 

@@ -568,7 +568,11 @@ def test_events_of_all_numbers_or_of_one_are_listed_newest_first(run: Run, store
                     "at": 1795000060, "sequence": "2"}  # fmt: skip
     unsent = {"event": "ef" * 16, "counter": "plays", "id": "~2Fv~2F", "threshold": 1000, "every": 1000,
              "direction": "up", "value": 1003, "at": 1795000120, "sequence": "1000"}  # fmt: skip
-    assert run("events") == (0, "there are no events: Tally keeps each for nine days after it is sent\n", "")
+    assert run("events") == (
+        0,
+        "there are no events: Tally keeps each for nine days after EventBridge accepts it\n",
+        "",
+    )
     for detail in (first, second, unsent):
         event = Event(detail["event"], detail["at"] * 1000, detail)
         state = UNSENT if detail is unsent else SENT

@@ -19,7 +19,7 @@ const PAGES = {
 const element = (id) => document.getElementById(id);
 const page = element("page");
 const api = new Api(token);
-const zone = new EventTarget();
+const zone = new EventTarget(); // fires `change` when the footer's button changes the zone of the times
 let config;
 let counters = [];
 let leavePage = () => {};

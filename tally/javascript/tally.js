@@ -13,6 +13,7 @@ const RETRY_AFTER_MS_MAX = 300e3;
 // The first and the longest time between two checks whether a user has signed in.
 const CHECK_MS = 30e3;
 const CHECK_MS_MAX = 3600e3;
+// A lane sends up to so many changes at the same time (a batch), each in a request of its own.
 const BATCH_CHANGES_MAX = 4;
 // A read asks for up to 100 tallies or receipts. The API takes 10 KB of address and headers, with 4 KB of token.
 const QUERIES_MAX = 100;
@@ -77,7 +78,7 @@ const checked = (kind, value, pattern) => {
 };
 // Returns the id of a path, an address or any text, as `id_of` in tally/ids.py does: `/posts/x/` becomes
 // `~2Fposts~2Fx~2F`. An id stays as it is, and so does text that can never be an id, which `checked` refuses. ENCODED:
-// what a browser writes for a letter, a space or one of "<>^`{} in an address.
+// what a browser writes in an address for characters beyond ASCII, a space and "<>^`{}.
 const ENCODED = /(%([89a-f][\da-f]|2[02]|3[ce]|5e|60|7[bd]))+/gi;
 export const idOf = (name) => {
   const text = textOf(name);
@@ -109,8 +110,8 @@ const withTimeout = (promise) => {
   return Promise.race([promise, timeout]).finally(() => clearTimeout(timer));
 };
 
-// Returns the kind of an answer. "answer": success, perhaps of another server. "failed": an error of this request only.
-// "busy": no answer of Tally yet. "refusal": Tally refuses the request. DENIED: another server refuses it, or a 401.
+// Returns the kind of an answer. "answer": a success, perhaps of a captive portal. "failed": 500. "busy": Tally did not
+// answer, or asks to try later. "refusal": Tally refuses the request. DENIED: a 401, or a firewall's refusal.
 const kindOf = ({ status, body }) => {
   if (status < 300 && body instanceof Object) return "answer";
   if (status === 500) return "failed";
@@ -151,7 +152,7 @@ export class Tally extends EventTarget {
   // Two queues, because anonymous changes wait for no user and no token. A lane sends its `ready` changes before it
   // looks for other changes. `paused`, `why`: the timer and the reason of a pause. `fails`: pauses since the last
   // success. `slow`: batches without an answer after LOCK_MS. `user`: who is signed in. `checks`: how often the client
-  // looked for a sign-in. `fresh`: the last token got a 401. `reached`: /health answered a browser that seemed offline.
+  // looked for a sign-in. `fresh`: asks for a fresh token. `reached`: /health answered a browser that seemed offline.
   #anonymousLane = { ready: [], fails: 0, slow: 0 };
   #userLane = { ready: [], fails: 0, slow: 0, checks: 0 };
   #locklessBatches = 0;
@@ -277,6 +278,7 @@ export class Tally extends EventTarget {
     return Number.isFinite(at) ? at : 0;
   }
 
+  // Stores a note. Without `value`, deletes it.
   #writeNote(name, value) {
     orUndefined(() => (value ? this.storage.setItem(this.secretName + name, value) : this.storage.removeItem(this.secretName + name)));
   }
@@ -392,8 +394,8 @@ export class Tally extends EventTarget {
     return true;
   }
 
-  // Writes the item of a change. If the storage is full, removes the older item of a change whose caller waits on this
-  // page, because the page's memory has the change. Returns false if the older item stays.
+  // Writes the item of a change. If the storage is full, and a caller waits on this page, removes the item's earlier
+  // version, because the page's memory has the change. Returns false if the earlier version stays, which is wrong now.
   #store(state) {
     const set = () => !!orUndefined(() => this.#setItem(state.name, toJson(state.entry)));
     if (set()) return (state.stored = true);
@@ -467,8 +469,8 @@ export class Tally extends EventTarget {
     const entry = newValue && this.#parseEntry(key, newValue);
     if (entry?.outcome) state && this.#track(key, entry);
     else if (entry) {
-      // If a known change has ended, the event is late, or another tab sends the change once more. A change that this
-      // page does not know, and that another tab has sent or removed, is left to the other tab.
+      // Ignores a change that has ended: the event is late, or another tab sends the change once more. Also ignores an
+      // unknown change that another tab has sent or removed, because the other tab handles it.
       if (state ? state.outcome : entry.sent || !this.#load(key)) return;
       this.#report(this.#track(key, entry));
       if (!entry.sent) this.#run(this.#lane(entry));
@@ -725,8 +727,8 @@ export class Tally extends EventTarget {
     if (state.outcome) return 0;
     if (kind === DENIED) {
       if (!this.#stillWaits(state)) return 0;
-      // If another tab has removed the item since the attempt, the next turn asks for the receipt. It does so once,
-      // because some storages keep no item.
+      // The item was removed since the attempt, so another tab may have settled the change. The next turn asks for the
+      // receipt or sends the change again, as #stillWaits says. It tries this once: some storages lose every item.
       if (attempt.stored && !state.stored && !state.wasGone) return (state.wasGone = true), 0;
       // A denied attempt does not count as sent. If another tab has sent the change since, the change may have counted.
       if (state.entry.tries === attempt.tries) {
@@ -740,7 +742,8 @@ export class Tally extends EventTarget {
       } else this.#deny(state, status, session.token);
       return 0;
     }
-    // A busy server pauses the lane (1: as long as #pause says). Any other answer delays only this change.
+    // A busy server pauses the lane for its retry-after. Without retry-after returns 1, and #pause chooses a longer time.
+    // Any other answer delays only this change.
     if (kind !== "busy") return this.#delay(state, UNANSWERED, status);
     this.#fail(state, UNANSWERED, status);
     return Math.min(RETRY_AFTER_MS_MAX, Math.max(1, 1000 * headers?.get("retry-after") || 0));
@@ -804,7 +807,7 @@ export class Tally extends EventTarget {
       for (const state of states) state.asksAlone = true;
       return 0;
     }
-    // Tally refuses to look for such a receipt, so the client sends the change, and Tally answers the change itself.
+    // Tally refuses to look for this receipt, so the client sends the change, and takes Tally's answer to the change.
     if (kind === "refusal") return this.#allowResend(states[0]);
     return Math.max(...left.map((state) => this.#handleUnsettled(lane, session, state, answer)));
   }

@@ -73,7 +73,7 @@ class Load(NamedTuple):
         return f"{self.counter.name} {self.per_s:,}/s{' warm' if self.warm else ''}"
 
 
-# Every load but the last two is longer than a breaker stays open, so that breakers also close, and open a second time.
+# Every load but the last two outlasts a breaker that conflicts opened (10 s). So breakers also close, and open again.
 LOADS = (
     *(
         Load(counter, per_s, duration_s)

@@ -45,7 +45,7 @@ def test_the_template_keeps_the_rule(rule: Rule, request: pytest.FixtureRequest)
 def test_no_stack_exceeds_a_quota_of_aws(stack: str, request: pytest.FixtureRequest) -> None:
     template: Template = request.getfixturevalue(stack)
     assert exceeded_quotas(template) == []
-    if stack != "edge":
+    if stack != "edge":  # `usage` measures each quota. Only some options make these two resources
         quotas_of_options = {"characters of the domain of a user pool", "cache behaviors of a distribution"}
         assert {quota for quota, *_ in usage(template.body, template.stack)} >= QUOTAS.keys() - quotas_of_options
 
@@ -56,7 +56,7 @@ def exceeded_quotas(template: Template) -> list[str]:
 
 
 def test_too_many_counters_are_refused_at_synth_in_one_line_beside_the_findings_of_cdk_nag(tmp_path: Path) -> None:
-    """Without this check the deploy would fail halfway. Counters first exceed the quota of the operators' policy."""
+    """Without this check the deploy would fail halfway. Many counters first exceed the size of OperatorPolicy."""
     (tmp_path / "crowd.py").write_text(MANY_COUNTERS.format(additional=112))
     context = {**context_of_cdk_json(), **UNBUNDLED, "stage": "prod", "pageHosts": HOSTS}
     crowded_app = app.build(context, str(tmp_path / "out"), tmp_path / "crowd.py")

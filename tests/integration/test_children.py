@@ -19,7 +19,8 @@ def is_present(invoke: Invoke, counter: str, id: str, caller: str) -> bool:
 
 
 def test_a_heart_needs_no_post_and_counts_each_caller_once(invoke: Invoke) -> None:
-    """Each heart is put and removed twice over HTTP. The child is the caller, whatever a request says."""
+    """Each heart is put twice, and ann's is removed twice, over HTTP. The child is the caller. A request that names
+    another child is rejected."""
     page = {"counter": "hearts", "id": "home"}
     for sub, number in (("ann", 1), ("bob", 2)):
         answers = [events.body_of(invoke.http("put_mine", **page, sub=sub, query="value=true")) for _ in range(2)]
@@ -141,7 +142,7 @@ def test_a_late_retry_of_an_anonymous_like_does_not_put_the_like_back(invoke: In
 
 
 @pytest.mark.parametrize("operation", ["put_anonymous", "delete_anonymous", "get_anonymous"])
-def test_a_person_without_sign_in_needs_a_secret_and_a_counter_for_anyone(operation: str, invoke: Invoke) -> None:
+def test_likes_without_sign_in_need_a_secret_and_a_counter_that_anyone_changes(operation: str, invoke: Invoke) -> None:
     def status(counter: str, secret: str | None) -> int:
         event = events.http(operation, counter=counter, id="home")
         event["headers"] |= {"tally-secret": secret}

@@ -99,11 +99,11 @@ def test_the_recipe_for_firestore_exports_every_counter_as_the_sum_of_its_shards
 ) -> None:
     (command.folder / "google/cloud").mkdir(parents=True)
     (command.folder / "google/cloud/firestore.py").write_text(FIRESTORE)
-    name, in_shards = "firestore_numbers.py", 2 if is_sharded else 0  # the shards of a number: 0, the number, 2
+    name, other_shards = "firestore_numbers.py", 2 if is_sharded else 0  # FIRESTORE has the shards 0, the number, 2
     if not is_sharded:
         assert '"shards"  #' in RECIPES[name]
         monkeypatch.setitem(RECIPES, name, RECIPES[name].replace('"shards"  #', "None  #"))
-    run_and_import(command, name, {"a": 7 + in_shards, "b": in_shards, "c": 10**12 + in_shards})
+    run_and_import(command, name, {"a": 7 + other_shards, "b": other_shards, "c": 10**12 + other_shards})
 
 
 def test_the_recipe_for_postgres_exports_every_row_with_the_time_of_its_snapshot(command: Command) -> None:

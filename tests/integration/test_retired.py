@@ -71,7 +71,7 @@ CHANGES = [
     {"operation": "remove_parent", "counter": "members"},
     *(increment_event(counter) for counter in COUNTERS if counter != "members"),
     {"operation": "set_counter", "counter": "stock", "value": 7, "version": 1},
-    {"operation": "set_counter", "counter": "stock", "value": -7, "version": 0},  # below the floor, too
+    {"operation": "set_counter", "counter": "stock", "value": -7, "version": 0},  # the floor would refuse it, too
     {"operation": "hold", "counter": "stock", "amount": 1, "ttl_s": 60, "idempotency_key": KEY},
 ]
 
@@ -104,7 +104,7 @@ def test_a_retry_of_a_change_that_was_counted_before_the_retirement_gets_the_fir
     assert (first["status"], retried) == (200, {**first, "replayed": True})
 
 
-def test_a_refused_entry_of_a_batch_does_not_fail_the_other_entries(
+def test_a_refused_request_does_not_fail_the_other_requests_of_the_event(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for counter in (RETIRED["usage"], ACTIVE):
@@ -116,7 +116,7 @@ def test_a_refused_entry_of_a_batch_does_not_fail_the_other_entries(
     assert tallies.read(Call(store), ACTIVE, "i1") == 15
 
 
-def test_an_open_hold_of_a_retired_counter_is_settled_or_expires(
+def test_a_hold_of_a_retired_counter_is_settled_or_expires_and_is_committed_late(
     invoke_active: InvokeOperation, invoke_retired: InvokeOperation, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     invoke_active(**increment_event("stock"))
@@ -131,7 +131,8 @@ def test_an_open_hold_of_a_retired_counter_is_settled_or_expires(
     assert expired_holds.sweep(store, RETIRED, store.clock() + 5).released == 1
     assert invoke_retired("commit_hold", "stock", hold=to_expire)["body"]["detail"].startswith("The hold is expired")
     assert value(invoke_retired, "stock") == 5 - 1
-    assert invoke_retired("commit_hold", "stock", hold=to_expire, amount=1)["body"]["changed"] is True
+    late_commit = invoke_retired("commit_hold", "stock", hold=to_expire, amount=1)  # the amount is still there
+    assert late_commit["body"]["changed"] is True
     assert invoke_retired("void_hold", "stock", hold=to_expire)["status"] == 409
     assert value(invoke_retired, "stock") == 5 - 2
 

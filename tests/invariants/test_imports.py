@@ -31,7 +31,7 @@ from tally.counting.tallies import Tally
 from tally.dev.base.engine import Engine
 from tally.dynamo.client import Call, Store
 from tally.errors import InvalidInputError, LimitReachedError
-from tally.maintenance import imports as chunks
+from tally.maintenance import imports as importer
 from tally.series import hours, top
 from tally.series import read as series
 from tally.series.read import HOUR, SeriesRange
@@ -49,9 +49,9 @@ LIKES, PLAYS, STOCK, USAGE = counters.LIKES, counters.PLAYS, counters.STOCK, cou
 
 @pytest.fixture
 def deployment(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> Deployment:
-    """A deployment that keeps receipts of imports for years, because Powertools reads receipts by the real clock. The
-    real clock may be far ahead of the simulated clock, so receipts of 30 days would look expired."""
-    monkeypatch.setattr(chunks, "KEPT_DAYS", 10**4)
+    """A deployment that keeps receipts of imports for years. Powertools' idempotency layer, through which Tally reads
+    receipts, compares their expiration with the real clock. By this clock, receipts of 30 days may look expired."""
+    monkeypatch.setattr(importer, "KEPT_DAYS", 10**4)
     return deployment
 
 
@@ -97,7 +97,7 @@ def test_each_row_counts_once_wherever_the_run_is_killed_and_nothing_drifts(
             assert is_counted_once(deployment.store, lines)
             if not is_killed:
                 break
-        assert request_number > 4  # the first run of a file: a write of its history entry, two chunks, a second write
+        assert request_number > 4  # a whole run writes its history entry, two chunks, and the entry once more
     deployment.assert_no_drift()
 
 
@@ -150,18 +150,18 @@ def test_a_file_with_other_rows_under_the_name_of_a_run_is_refused(store: Store,
             run.import_(run.file(*other_lines), *move)
     assert (read_number(store, PLAYS, "o0"), read_number(store, PLAYS, "o109")) == numbers_before
     # The command compares a digest of all rows. Each receipt also has a digest of the rows of its chunk.
-    chunk = chunks.Chunk(0, [chunks.NumberRow(1, "o0", 5)])
-    chunks.import_numbers(Call(store), PLAYS, "bound", chunk)
-    chunk.rows[0] = chunks.NumberRow(1, "o0", 6)
+    chunk = importer.Chunk(0, [importer.NumberRow(1, "o0", 5)])
+    importer.import_numbers(Call(store), PLAYS, "bound", chunk)
+    chunk.rows[0] = importer.NumberRow(1, "o0", 6)
     with pytest.raises(Exception, match="used for another change"):
-        chunks.import_numbers(Call(store), PLAYS, "bound", chunk)
+        importer.import_numbers(Call(store), PLAYS, "bound", chunk)
     assert run.import_(run.file(*lines), *move) == 0
 
 
 def test_a_run_stops_before_its_first_receipts_expire(
     store: Store, run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunks, "RESTART_S", -1)  # a run may import only for RESTART_S seconds after it began
+    monkeypatch.setattr(importer, "RESTART_S", -1)  # a run may import only for RESTART_S seconds after it began
     with pytest.raises(CommandError, match="its first receipts expire soon"):
         run.import_(run.file(*video_lines("long")))
     assert read_number(store, PLAYS, "long0") == 0
@@ -175,7 +175,7 @@ def test_a_run_counts_no_row_twice_after_its_receipts_are_deleted(
     assert run.import_(finished_file) == 0
     with killing_at(store, 2, before=True):  # after the first chunk
         run.import_(interrupted_file)
-    later_s = time.time() + chunks.RESTART_S + 60  # when a run that began now may not be started once more
+    later_s = time.time() + importer.RESTART_S + 60  # when a run that began now may not be started once more
     stored = store.client.scan(TableName=store.settings.receipts_table)["Items"]
     assert min(int(item["expiration"]["N"]) for item in stored) > later_s
     for item in stored:
@@ -550,7 +550,7 @@ def test_an_import_with_the_wrong_option_or_into_a_retired_counter_is_refused(ru
         run("import", path, "--children", "plays")
     for counter in (counters.MEMBERS, USAGE):
         retired = replace(counter, retired=True)
-        refusal = chunks.refusal_of_import(retired, children=counter.counts_children)
+        refusal = importer.refusal_of_import(retired, children=counter.counts_children)
         assert "is retired: it takes no more changes" in refusal
 
 
@@ -569,9 +569,9 @@ def test_an_import_may_go_beyond_the_limit_by_the_debt_of_the_counter_and_not_by
 ) -> None:
     """If a counter has a start, a row sets the number to its value. Without a start, a row adds its value to 0."""
     stock = replace(STOCK, start=start, debt=50, limit_overrides=may_override)
-    rows = [chunks.NumberRow(line, id_, number) for line, id_, number in ((2, "a", -50), (3, "b", -51))]
+    rows = [importer.NumberRow(line, id_, number) for line, id_, number in ((2, "a", -50), (3, "b", -51))]
     refused_rows = [
-        chunks.import_numbers(Call(store), stock, "run", chunk) for chunk in chunks.number_chunks(stock, rows)
+        importer.import_numbers(Call(store), stock, "run", chunk) for chunk in importer.number_chunks(stock, rows)
     ]
     assert [[row.line for row in rows_of_chunk] for rows_of_chunk in refused_rows] == [[], [3]]
     assert [read_number(store, stock, id_) for id_ in "ab"] == [-50, start]
@@ -591,11 +591,11 @@ def test_the_receipts_of_an_import_are_kept_for_longer_than_the_import_may_take(
     """`receipt_days` of the counter does not matter. A number that is set in a period expires with the period."""
     id_ = periods.tally_id(counter, "x", time.time())
     if counter.counts_children:
-        chunks.import_children(Call(store), counter, "run", chunks.Chunk(0, [chunks.ChildRow(1, "x", "ann", 5)]))
+        importer.import_children(Call(store), counter, "run", importer.Chunk(0, [importer.ChildRow(1, "x", "ann", 5)]))
     else:
-        chunks.import_numbers(Call(store), counter, "run", chunks.Chunk(0, [chunks.NumberRow(1, id_, 5)]))
+        importer.import_numbers(Call(store), counter, "run", importer.Chunk(0, [importer.NumberRow(1, id_, 5)]))
     [receipt] = store.client.scan(TableName=store.settings.receipts_table)["Items"]
-    assert int(receipt["expiration"]["N"]) > time.time() + chunks.RESTART_S
+    assert int(receipt["expiration"]["N"]) > time.time() + importer.RESTART_S
     if counter is BUDGET:
         [item] = store.client.scan(TableName=store.settings.counts_table)["Items"]
         assert (item["left"], int(item["expiration"]["N"])) == ({"N": "5"}, periods.expires_s(counter, id_))

@@ -27,7 +27,7 @@ class CommandError(Exception):
 
 
 class Point(NamedTuple):
-    """An hour or a day of a series, from `from_s` on. `part`: which part `value` has, such as `so far`; empty: all."""
+    """An hour or a day of a series, from `from_s` on. `part`: what of it `value` covers, such as `so far`."""
 
     from_s: int
     value: int
@@ -188,7 +188,7 @@ def viewers_zone() -> tzinfo:
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about odd settings: the output shows the zone
+            warnings.simplefilter("ignore")  # tzlocal warns of odd settings, and the output shows the zone
             return tzlocal.get_localzone()
     except (KeyError, ValueError, OSError):
         return UTC

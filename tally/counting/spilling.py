@@ -18,8 +18,9 @@ from .tallies import Tally
 @dataclass
 class SpillPlan:
     """The tallies of a batch that spill, if their counters allow this. While its breaker is open, a tally spills from
-    the first attempt on. A throttled tally spills from the next attempt on. If a tally still meets a conflict, or a
-    write is still throttled, after SPILL_RETRIES_MAX retries, all tallies spill."""
+    the first attempt on. If writes are throttled and no tally meets a conflict, the throttled tallies spill from the
+    next attempt on. If a tally still meets a conflict, or a write is still throttled, after SPILL_RETRIES_MAX retries,
+    all tallies spill."""
 
     call: Call
     may_spill: Collection[Tally]
@@ -29,7 +30,7 @@ class SpillPlan:
 
     @classmethod
     def at_start(cls, call: Call, moved: Iterable[Tally]) -> SpillPlan:
-        """Makes the plan of the first attempt. `moved`: the tallies whose caller did not ask for `soon`."""
+        """Makes the plan of the first attempt. `moved`: none if the caller asked for `soon`."""
         may_spill = {tally for tally in moved if tally.counter.may_spill}
         hot = {tally for tally in may_spill if call.store.breaker.is_open(tally.partition)}
         return cls(call, may_spill, hot, call.retries())
@@ -39,7 +40,7 @@ class SpillPlan:
         return tally in self.spilled or tally.counter.is_rolled_up
 
     def updates(self, sums: Mapping[Tally, int], minute: int, *, may_use_debt: bool) -> list[Write]:
-        """Returns the writes that move the tallies, of which none is pending, by their sums. Each call picks shards."""
+        """Returns the writes that add each sum to its tally. `sums`: no pending tallies. Each call picks new shards."""
         call, pick = self.call, self.call.store.spread.pick_shard
         shards = [pick(tally.partition, tally.counter.max_shards) for tally in sums]
         return [
@@ -61,7 +62,7 @@ class SpillPlan:
         """
         sent.raise_unless_busy()
         without_team = sent._replace(reasons=sent.reasons[: 1 + len(sums)])
-        throttled = without_team.is_busy and not without_team.has_conflict  # the receipt or a tally
+        throttled = without_team.is_busy and not without_team.has_conflict  # and nothing but throttled
         codes = dict(zip(sums, without_team.codes[1:], strict=False))
         for tally, code in codes.items():
             if code == CONFLICT:

@@ -24,7 +24,9 @@ from .batches import BatchResult, Buffer, Record, halves, read_answer
 from .positions import Position, Positions
 
 POLL_S = 0.25  # between two reads of a shard without new records, as at Lambda
-READ_ANYWAY_S = 1.0  # read after this time, even if the engine's file looks unchanged: two fast writes look like one
+READ_ANYWAY_S = (
+    1.0  # a shard is read after this time, even if `engine_stamp` is unchanged: two fast writes may have one stamp
+)
 READ_RECORDS_MAX = 1_000  # of one read, DynamoDB's quota
 LIST_SHARDS_S = 10.0  # between two listings of the shards, which rarely change: the embedded engine splits no shard
 WRITE_S = 0.5  # between two writes of the positions; a restart after a kill replays the records since the last write
@@ -60,8 +62,8 @@ class Pump:
 
     def passed(self) -> dict[str, int]:
         """Returns the sequence number that all mappings of a table have passed, by table. engine_file.py deletes the
-        records up to this number. So the result lacks a table that a mapping has not read, and a team table (with
-        `counters`), whose stream other programs may read."""
+        records up to this number. So the result leaves out a table that a mapping has not read yet, and team tables
+        (their mappings have `counters`), because other programs may read their streams."""
         mapping_counts = Counter(mapping.table for mapping in self.mappings if mapping.counters is None)
         return {
             table: min(map(int, sequences.values()))
@@ -137,7 +139,7 @@ class Pump:
             self.positions.write()
 
     def engine_stamp(self) -> object:
-        """Returns a value that differs after each write of the engine; None if the engine's file is not known."""
+        """Returns time and size of the engine's write-ahead log, which nearly every write changes; None: not known."""
         with contextlib.suppress(OSError):
             if self.engine_file is not None:
                 stat = self.engine_file.with_name(f"{self.engine_file.name}-wal").stat()

@@ -110,8 +110,8 @@ ON_LOCAL := $(addprefix tests/invariants/test_,likes.py limits.py lost_answers.p
   changes.py changed_holds.py deletion.py holds.py forgetting.py overrides.py uniques.py voids.py settling.py late_commits.py team_heartbeats.py) \
   $(addprefix tests/integration/test_,reads.py sweep.py)
 # The tests of `make dev` that also run on DynamoDB Local: README's session, the demo, kill -9, the engine's end, a new counter.
-DEV_ON_LOCAL := $(addprefix tests/e2e/test_,readme.py demo.py $(addprefix life.py::test_, \
-  acknowledged_changes_survive_kill_9 make_dev_ends_with_one_line_when_the_engine_dies \
+DEV_ON_LOCAL := $(addprefix tests/e2e/test_,readme.py demo.py $(addprefix make_dev.py::test_, \
+  answered_changes_survive_a_kill_of_make_dev make_dev_ends_with_one_line_when_the_engine_dies \
   a_counter_that_is_declared_while_make_dev_runs_gets_its_routes))
 IN_BROWSERS := tests/e2e/test_browsers.py
 test-all: test ## run `make test`, and the long tests: tools, soak, quick bench, recipes, fuzz, emulator, Firefox, WebKit, DynamoDB Local, Python 3.14

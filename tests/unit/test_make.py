@@ -40,6 +40,13 @@ def test_with_another_engine_make_fetches_it_and_runs_the_tests_that_store_somet
     assert plan.endswith("tests/invariants tests/integration\n")
 
 
+def test_each_test_that_make_test_all_names_exists() -> None:
+    named = re.findall(r"(tests/[a-z0-9_/]+\.py)(?:::(\w+))?", dry_run("test-all"))
+    assert len(named) > 20
+    for file, test in named:
+        assert f"def {test}" in (ROOT / file).read_text(), (file, test)
+
+
 def test_only_targets_that_deploy_install_the_cdk_and_only_targets_that_test_install_test_packages() -> None:
     always_make = "--always-make"
     for target in ("dev", "demo", "soak", "smoke", "cost", "openapi"):

@@ -681,7 +681,7 @@ def get_anonymous(counter: str, id: str, secret: str, *, caller: str | None = No
 
 
 def list_anonymous(of: Iterable[str], secret: str, *, caller: str | None = None) -> Request[ListedOwn]:
-    """Which of these count this secret."""
+    """Which of these count the browser with this secret."""
     return Request.of("children", "list_anonymous", locals())
 
 

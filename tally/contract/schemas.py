@@ -59,7 +59,7 @@ def _reference(kind: Any, named: dict[str, Schema]) -> Schema:
         about = " ".join((inspect.getdoc(kind) or "").split())
         named[name] = {"description": about, "type": "object", "properties": properties, "required": required}
         for member, hint in typing.get_type_hints(kind, include_extras=True).items():
-            optional = typing.get_origin(hint) is NotRequired  # `__required_keys__` is wrong: annotations are texts
+            optional = typing.get_origin(hint) is NotRequired  # `__required_keys__` has every member
             properties[member] = schema(typing.get_args(hint)[0] if optional else hint, named)
             required += [] if optional else [member]
     return {"$ref": f"#/components/schemas/{name}"}

@@ -15,9 +15,9 @@ A hold enters each state once. The states released and voided are final:
 
 One transaction moves a hold and its tally, on condition that the hold has the state that was read. When a hold leaves
 the state held, the transaction deletes its item, and puts a record under another key (hold_items.py). So a query of
-due holds, which are held past their time, finds no settled holds. TTL removes records, but no held hold. Before a call
-refuses a change, it makes due holds of the tally expired, until the change fits (`release_expired_for`). The sweep
-makes the other due holds expired (expired_holds.py).
+due holds, which are held past their time, finds no settled holds: holds in any other state. TTL removes records, but no
+held hold. Before a call refuses a change, it makes due holds of the tally expired, until the change fits
+(`release_expired_for`). The sweep makes the other due holds expired (expired_holds.py).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def place(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, op
     `state`, which a replay shows as it is now. The receipt lives as long as the hold can be committed, even if another
     call changes the time of the hold.
 
-    If less than `amount` is left after expired holds are released, raises LimitReachedError. Raises KeyReusedError,
+    If less than `amount` is left after due holds have expired, raises LimitReachedError. Raises KeyReusedError,
     CounterRetiredError, and the errors of `release_expired_for`.
     """
     assert amount > 0, "the operation checks it"
@@ -93,7 +93,7 @@ def with_state(call: Call, counter: Counter, id_: str, answer: ChangeAnswer) -> 
 
 
 def retry_with_room(call: Call, counter: Counter, id_: str, amount: int, change: Callable[[], T]) -> T:
-    """Makes the change by `amount`. While the limit refuses the change, releases expired holds, and tries again."""
+    """Makes the change by `amount`. While the limit refuses the change, lets due holds expire, and tries again."""
     while True:
         try:
             return change()
@@ -103,11 +103,12 @@ def retry_with_room(call: Call, counter: Counter, id_: str, amount: int, change:
 
 
 def release_expired_for(call: Call, counter: Counter, id_: str, amount: int, remaining: int) -> bool:
-    """Releases expired holds of this tally until `amount` fits, and returns whether any was released.
+    """Makes due holds of this tally expired, which gives their amounts back, until `amount` fits. Returns whether any
+    hold gave its amount back.
 
-    Callers call this before they refuse a change. `remaining`: the amount that fits now. Releases only holds whose
-    release moves the number against the direction of `amount`. A hold that another call settles at the same time counts
-    as released. Raises StoreBusyError if more expired holds may exist: no time is left, or not all due holds were read.
+    Callers call this before they refuse a change. `remaining`: the amount that fits now. Takes only holds whose release
+    moves the number against the direction of `amount`. A hold that another call settles at the same time counts, too.
+    Raises StoreBusyError if more due holds may exist: no time is left, or not all due holds were read.
     """
     needed, released, smallest_refused = abs(amount) - remaining, 0, math.inf
     for hold in _due_of_tally(call, counter, id_) if needed > 0 and counter.may_settle_holds else ():
@@ -118,7 +119,7 @@ def release_expired_for(call: Call, counter: Counter, id_: str, amount: int, rem
             try:
                 transition(call, counter, hold, EXPIRED)
                 released += abs(held)
-            except LimitReachedError:  # the release goes beyond the other limit; a smaller release may fit
+            except LimitReachedError:  # of a limit that was declared later; a smaller release may fit
                 smallest_refused = abs(held)
         if released >= needed:
             break
@@ -172,11 +173,12 @@ def transition(
         writes = [{"Put": items.with_expected(settled["Put"], {"state": hold["state"]["S"]})}]
     receipt = {"id": hold["receipt"]}
     if state == VOIDED and queries.get(call.store.client, call.store.settings.receipts_table, receipt):
-        # Marks the receipt of the call that placed the hold. The receipt keeps its nonce, so nobody books the mark.
+        # Marks the receipt of the call that placed the hold. The receipt keeps its nonce: no second change.
         marked: items.Values = {VOIDED_AT: int(clock.now_s())}
         writes.append(items.update_write(call.store.settings.receipts_table, receipt, marked, expected=receipt))
     moved_by, debt = amount_to_move(hold, kept_amount), counter.debt if state == COMMITTED else 0
     moves = partial(_move_writes, call, counter, id_, f"{hold_id}#{state}", moved_by, debt)
+    # `same_period`: the hold stays in its period, so a refusal does not name the next period.
     try:
         tallies.commit_within_limits(
             call, counter, id_, moved_by, lambda _: [*writes, *moves()], index=len(writes), debt=debt, same_period=True
@@ -235,8 +237,8 @@ def _due_of_tally(call: Call, counter: Counter, id_: str) -> Iterator[Item]:
     counter_and_id, table = hold_items.key_part(counter.name, id_), call.store.settings.ledger_table
     bucket_number = hold_items.bucket(counter, id_)
     of_tally = {"target": {"S": id_}, "state": {"S": HELD}}.items()  # `<=` tests whether a hold has both attributes
-    # A counter that takes holds has one limit, and a release moves the number away from it. If the declaration has
-    # changed, a limit may have refused a release, and the hold is overdue.
+    # If a limit refuses a release, the hold becomes overdue, and `due_pages` lacks it. A counter that takes holds has
+    # one limit, and a release moves the number away from it. So only a changed declaration leads to overdue holds.
     if not counter.takes_holds:
         first = f"{OVERDUE}{counter_and_id}#"
         page = queries.query(call.store, table, f"HOLDS#{bucket_number}", first, f"{first}~", Limit=DUE_PAGE_MAX)

@@ -583,7 +583,7 @@ export interface Requests {
     secret: string;
     caller?: string;
   }): Promise<Anonymous>;
-  /** Which of these count this secret. */
+  /** Which of these count the browser with this secret. */
   list_anonymous(fields: {
     of: string[];
     secret: string;

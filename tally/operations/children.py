@@ -367,9 +367,9 @@ def get_anonymous(call: Call, *, counter: DeclaredCounter, id: Id, secret: Secre
     example={"anonymous": [{**_HEART, "present": True}]},
 )
 def list_anonymous(call: Call, *, of: CountersAndIds, secret: Secret) -> Answer[ListedOwn]:
-    """Which of these count this secret
+    """Which of these count the browser with this secret
 
-    The rules of `GET /mine` apply.
+    The browser has put itself without sign-in. The rules of `GET /mine` apply.
     """
     own = _answer_each(call, of, _refusal_of_anonymous, lambda counter, id_: anonymous.child_name(counter, id_, secret))
     return Answer({"anonymous": own})

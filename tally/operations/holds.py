@@ -162,8 +162,9 @@ def commit_hold(
     counter's limit and its `debt`. If the difference does not fit (409), the hold stays. Committing twice
     changes nothing, and a second commit at another amount is refused.
 
-    A hold that has expired can be committed for as long as the counter's receipts live, with an `amount`. Tally takes
-    this amount in the period of the hold, within the same limit and `debt`.
+    To commit a hold that has expired, send an `amount`, while Tally knows the hold: for 7 days after it was taken, and
+    then for as long as the counter's receipts live. Tally takes this amount in the period of the hold, within the same
+    limit and `debt`.
     """
     return Answer(settling.settle(call, counter, id, hold, hold_items.COMMITTED, amount))
 

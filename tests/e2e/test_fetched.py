@@ -78,7 +78,7 @@ def test_the_engine_is_fetched_once(
     assert capsys.readouterr().out == f"{FETCHING_LINE}{url}{PACKAGE_PATH}\n"
     assert engine.read_bytes() == b"the engine"
     assert os.access(engine, os.X_OK)
-    assert binary(home / "data") == engine, "stored, because the registry has stopped"
+    assert binary(home / "data") == engine, "the stored engine: the registry has stopped"
     assert capsys.readouterr().out == ""
 
 
@@ -94,7 +94,7 @@ def test_the_engine_is_stored_beside_the_data_if_the_cache_is_not_writable(
         with pytest.raises(LocalError, match=r"cannot be kept in .*; set XDG_CACHE_HOME$"):
             binary(Path(os.devnull))
     assert engine.parent == home / "data"
-    assert binary(home / "data") == engine, "stored, because the registry has stopped"
+    assert binary(home / "data") == engine, "the stored engine: the registry has stopped"
 
 
 def test_an_engine_with_another_hash_is_refused_and_not_stored(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_an_engine_with_another_hash_is_refused_and_not_stored(home: Path, monke
     assert not [path for path in home.rglob("*") if path.is_file()]
 
 
-def test_a_registry_that_does_not_answer_causes_an_error_of_one_line(
+def test_a_registry_without_the_engine_and_a_registry_that_has_stopped_cause_one_line(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(b"") as url:

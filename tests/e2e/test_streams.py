@@ -153,7 +153,7 @@ def test_a_filter_drops_records(tmp_path: Path, fresh_engine: Engine) -> None:
         running.client.delete_item(TableName=TABLE, Key={"id": {"S": "a"}})
         running.put("b")
         await running.wait_until(lambda: running.delivered == ["a", "b"])
-        await running.wait_until(lambda: running.pump.passed() == {TABLE: 3})  # with the removal
+        await running.wait_until(lambda: running.pump.passed() == {TABLE: 3})  # and the filtered removal
 
     run(body, tmp_path, fresh_engine, "succeed", filters=({"eventName": ["INSERT"]},))
 
@@ -170,7 +170,7 @@ def test_a_restart_continues_and_a_lost_position_replays(tmp_path: Path, fresh_e
 
     async def third(running: Running) -> None:
         await running.wait_until(lambda: len(running.delivered) == 6)
-        assert running.delivered == ["a", "b", "c"] * 2  # from the two runs before, and all again
+        assert running.delivered == ["a", "b", "c"] * 2  # once by the first two runs, and again by the third
 
     run(first, tmp_path, fresh_engine, "succeed")
     run(second, tmp_path, fresh_engine, "succeed")
@@ -216,7 +216,7 @@ def test_a_disabled_mapping_delivers_nothing_and_resumes_at_its_position(tmp_pat
             running.pump.switch("Mapping", False)
         running.put("b", "c")
         await asyncio.sleep(4 * pump.POLL_S)
-        assert (running.delivered, running.pump.passed()) == (["a"], {TABLE: 1})  # `trim` deletes what is passed
+        assert (running.delivered, running.pump.passed()) == (["a"], {TABLE: 1})  # so trim keeps b and c
         running.pump.switch("Mapping", True)
         await running.wait_until(lambda: running.pump.passed() == {TABLE: 3})
         assert running.delivered == ["a", "b", "c"]
@@ -254,7 +254,7 @@ def test_an_engine_file_of_another_schema_is_not_trimmed(tmp_path: Path, fresh_e
     with engine_file._opened(fresh_engine.db_path) as database:
         changed = database.execute("UPDATE _config SET value = '10' WHERE key = 'schema_version'").rowcount
         assert changed == 1
-        assert engine_file.trim(fresh_engine.db_path, {TABLE: 2})  # true, because no later call would delete more
+        assert engine_file.trim(fresh_engine.db_path, {TABLE: 2})  # nothing is left to do: unknown schema
         assert database.execute("SELECT COUNT(*) FROM _stream_records").fetchone() == (2,)
         database.execute("UPDATE _config SET value = ? WHERE key = 'schema_version'", (engine_file.SCHEMA_VERSION,))
         assert engine_file.trim(fresh_engine.db_path, {TABLE: 1})

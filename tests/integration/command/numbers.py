@@ -24,9 +24,8 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 def mark_judged(store: Store, minutes_ahead: int = 5) -> int:
-    """Store what a sweep stored 99 s ago: all is judged and rolled up. Returns the last judged minute.
-
-    `minutes_ahead`: how far the last judged minute is ahead of the clock; below 0: behind the clock.
+    """Store the watermark as if a sweep had written it 99 s ago, with every change judged and rolled up. Returns the
+    last judged minute. `minutes_ahead`: how far this minute is ahead of the clock; below 0: behind the clock.
     """
     now_s = int(time.time())
     judged_minute = store.settings.minute_of(now_s) + minutes_ahead
@@ -74,7 +73,7 @@ def put_series(store: Store, since: int, through: int, plays: Iterable[tuple[int
     write = items.update_write(ledger, progress.PROGRESS, state.values, expected=items.EXPECT_NO_ITEM)
     try_commit(store, [write])
     for number, (minute, id_, amount, *day) in enumerate(plays):
-        entries = [segments.JournalEntry("plays", id_, "", amount, amount, *day)]
+        entries = [segments.JournalEntry("plays", id_, "", amount, amount, *day)]  # expected and observed
         segment = segments.segment_write(store.settings, minute, 0, f"s#{number}", entries, int(time.time()))
         put_alone(Call(store), segment)
     hours.sum_up(store, through, until_s=float("inf"))

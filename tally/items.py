@@ -83,7 +83,7 @@ class Watch:
     within_s: int = 60
     """The seconds that the number may be behind its items or ahead of them, 1 to 3,600."""
     same_transaction: bool = False
-    """Whether one transaction always writes item and number, so that the two always agree."""
+    """Whether one transaction always writes item and number."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.attribute, str) or not self.attribute:

@@ -106,8 +106,8 @@ class Options:
     """The hours for which a retry with the same key is recognised, 24 to 168. Without it: 24. A counter's
     `receipt_days` overrides it."""
     snap_start: bool = _option(parse.yes_no, None)
-    """Whether busy functions, which have a route of 500 requests a second or more, start from snapshots, at about $2 a
-    month each. Lambda has none in Taipei and New Zealand."""
+    """Whether busy functions (a route allows 500 requests a second) start from snapshots, at about $2 a month each.
+    Lambda has none in Taipei and New Zealand."""
     canary: bool = _option(parse.yes_no, None)
     """Whether new code of a busy function first gets a tenth of the calls. If it fails, the old code gets all."""
     throttle: float = _option(parse.matching(r"1|0?\.(?!0+$)[0-9]{1,3}", "a share up to 1, as 0.1", float), None)
@@ -133,7 +133,7 @@ class Options:
     thresholds."""
     restored: str = _option(parse.restored_times, "", name="tables")
     """The restored tables of the stack, as `tally restore` prints them: `Tally-prod-20261122T103000`. One for each
-    stage, between commas. For a construct, only the time: `20261122T103000`."""
+    stage, between commas. For a construct: `20261122T103000`."""
     backup_to: str = _option(parse.vault, "")
     """The ARN of a vault of AWS Backup, in another region or account, for a daily copy of the tables."""
 

@@ -96,11 +96,11 @@ class Tally(Methods):
     def from_environment(
         cls, environment: Mapping[str, str] = os.environ, *, variable: str = "TALLY_FUNCTIONS", **options: Any
     ) -> Tally:
-        """Read TALLY_FUNCTIONS, a JSON object of names or ARNs, or TALLY_FUNCTION_PREFIX for every name in FUNCTIONS.
+        """Make a client of the variable TALLY_FUNCTIONS, which has `functions` as JSON.
 
-        TALLY_FUNCTION_QUALIFIER: an alias or a version, which is added to names with the prefix. `variable`: the
-        environment variable to read in place of TALLY_FUNCTIONS, for an app that uses two deployments. `options`: the
-        other fields of this class. Raises ConfigurationError.
+        Without it, a function's name is TALLY_FUNCTION_PREFIX and Tally's name; TALLY_FUNCTION_QUALIFIER may name an
+        alias or a version. `variable`: the environment variable to read in place of TALLY_FUNCTIONS, for an app that
+        uses two deployments. `options`: the other fields of this class. Raises ConfigurationError.
         """
         if variable in environment:
             try:
@@ -129,11 +129,11 @@ class Tally(Methods):
         self._invoke_later(request.function, self._event(request), time.monotonic() + self.deadline_s)
 
     def enqueue_batch(self, requests: Iterable[Request[Any]]) -> None:
-        """Hand requests to Lambda together, and do not wait: Lambda itself retries after a RetryableError.
+        """Hand requests to Lambda together, and do not wait: if Tally fails at a request, Lambda retries the event.
 
-        One event has up to 100 requests of one function. Tally's refusals are not reported. If this raises a
-        RetryableError, Lambda may have some of the requests, and it is safe to hand over all requests a second time. If
-        a request cannot be sent, this sends the other requests and raises a CallerError.
+        One event has up to 100 requests of one function. Tally's refusals are not reported. If this method raises a
+        RetryableError, Lambda may have some of the requests, and you can safely hand over all requests again. If a
+        request cannot be sent, this method sends the other requests and raises a CallerError.
         """
         end_s = time.monotonic() + self.deadline_s
         entries, unsendable = self._entries(requests)
@@ -145,7 +145,7 @@ class Tally(Methods):
     def batch(self, requests: Iterable[Request[T]]) -> list[T | TallyError]:
         """Send requests together. Return the result or the error of each request, in order. Raise none of these errors.
 
-        One event has up to 100 requests of one function, in order. This sends a request again after a RetryableError.
+        One event has up to 100 requests of one function, in order. After a RetryableError, a request is sent again.
         """
         end_s = time.monotonic() + self.deadline_s
         entries, unsendable = self._entries(requests)
@@ -239,7 +239,7 @@ class _RetryBudget:
     end_s: float
     """The end of the call's time, on time.monotonic()'s clock."""
     attempt_s: float  # the longest time of one attempt
-    attempts: int = 0  # made so far
+    attempts: int = 0  # that have failed
 
     def has_time(self, pause_s: float = 0.0) -> bool:
         """Whether an attempt after the pause would end in time."""
@@ -297,10 +297,10 @@ _CLASSES_BY_NAME = {each.__name__: each for each in _error_classes(TallyError)}
 
 
 def error_of(problem: Mapping[str, Any]) -> TallyError:
-    """Returns the error that a problem document describes. If the slug is unknown, the status decides its class."""
+    """Returns the error that a problem document describes. If no class has the document's slug, the status decides."""
     status = problem["status"]
-    unknown = RetryableError if status == 503 else TallyError if status >= 500 else CallerError
-    error_class = _CLASSES_BY_SLUG.get(str(problem["type"]).removeprefix(PROBLEM_TYPE_PREFIX), unknown)
+    fallback = RetryableError if status == 503 else TallyError if status >= 500 else CallerError
+    error_class = _CLASSES_BY_SLUG.get(str(problem["type"]).removeprefix(PROBLEM_TYPE_PREFIX), fallback)
     members = {name: value for name, value in problem.items() if name not in _PROBLEM_MEMBERS}
     return error_class(problem["detail"], **members)
 

@@ -15,7 +15,7 @@ from uuid import UUID
 from ..errors import InvalidInputError, PayloadTooLargeError
 from ..ids import PAGE_COUNTERS, id_of, tally_of, target_of
 
-DIGITS_MAX = 18  # a longer Decimal stays a Decimal, which is refused: an int of a billion digits takes all memory
+DIGITS_MAX = 18  # no longer Decimal becomes an int, which could take all memory; `encode_event` refuses the Decimal
 EVENT_BYTES_MAX = 1_000_000  # Lambda takes 1 MB of an asynchronous event, and 6 MB of an event whose sender waits
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class Request(Generic[T_co]):
     @classmethod
     def of(cls, function: str, operation: str, arguments: Mapping[str, Any]) -> Request[T_co]:
         """Returns the request with these arguments and canonical ids. If the operation takes a key and no key is given,
-        makes a key. Tally refuses an id that is not text."""
+        makes a key. Tally refuses an id that is not text. The argument `from_` is the field `from`."""
         given = {name.rstrip("_"): plain(value) for name, value in arguments.items() if value is not None}
         # `of`: tallies; in a request for receipts an operation, which `tally_of` leaves as it is.
         encoders = dict[str, Callable[[str], str]](of=tally_of)
@@ -85,13 +85,13 @@ def plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, Decimal):
         return int(value) if value.is_finite() and value.adjusted() < DIGITS_MAX and value == int(value) else value
-    if isinstance(value, Integral) and not isinstance(value, int):  # of NumPy
+    if isinstance(value, Integral) and not isinstance(value, int):  # such as NumPy's int64
         return int(value)
     try:
         if isinstance(value, Mapping):
             return dict(value)
         return list(value) if isinstance(value, Iterable) and not isinstance(value, str | bytes | bytearray) else value
-    except Exception as error:  # an error of the value itself; `encode_event` refuses it
+    except Exception as error:  # the value is not readable; `encode_event` refuses any exception as a value
         return error
 
 

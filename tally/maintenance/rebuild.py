@@ -32,8 +32,8 @@ from ..streams.record import TRUE_ATTRIBUTE, PoisonRecordError
 from ..streams.watermark import Watermark
 from .reconcile import DayReceipts, Finding, Reconciler, RepairNotReadyError
 
-RECEIPT_DAYS = PENDING_KEPT_S // (24 * 3600) - 1  # whole days that receipts live
-EXPIRY_MARGIN_S = 3600  # so long before its TTL, a tally of a period counts as complete (missing_of)
+RECEIPT_DAYS = PENDING_KEPT_S // (24 * 3600) - 1  # the days before today of which every spilled receipt still lives
+EXPIRY_MARGIN_S = 3600  # how long before its TTL a period's tally counts as complete (missing_of)
 DELIVERY_DAYS = 1  # days after the receipt's day in which a stream may still deliver it
 
 Accepted = dict[tuple[str, str], dict[int, DayReceipts]]  # by counter and id, then by day
@@ -52,7 +52,7 @@ def is_rebuildable(counter: Counter) -> bool:
 
 
 def notes_began_s(watermark_: Watermark) -> int:
-    """Returns when tallies began to note what the rollup adds: with this ledger, or with the ledger of the backup."""
+    """Returns when tallies began to note what the rollup adds: when this ledger, or its backup, began."""
     return items.int_attribute(watermark_.item, "notes_began_s", items.int_attribute(watermark_.item, "began_s"))
 
 
@@ -72,7 +72,7 @@ def rebuild_window(store: Store, watermark_: Watermark, now_s: float) -> Window:
 
 def sum_receipts(store: Store, counters: Mapping[str, Counter], days: Window, sums: Accepted) -> Iterator[int]:
     """Adds the spilled receipts of these days to `sums`. Yields the number of receipts of each page of the scan."""
-    attributes = ("rollup", "at", "counter", "target", "amount", record.SOON)  # SOON: of a batch
+    attributes = ("rollup", "at", "counter", "target", "amount", record.SOON)  # SOON: the spilled changes of a batch
     first, last = days.first * tallies.MINUTES_PER_DAY, (days.last + 1) * tallies.MINUTES_PER_DAY - 1
     pages = queries.scan_pages(
         store,
@@ -100,8 +100,8 @@ def sum_receipts(store: Store, counters: Mapping[str, Counter], days: Window, su
 def missing_of(store: Store, counter: Counter, target: str, days: Mapping[int, DayReceipts]) -> Finding:
     """Returns what one tally lacks. `days`: the receipts of the tally, by day.
 
-    From an hour before its TTL, the tally of a period counts as complete: DynamoDB may have removed the notes, and
-    clocks differ. The receipts live longer, but nobody reads the tally after its TTL.
+    From an hour before its TTL, the tally of a period counts as complete, because clocks differ, and DynamoDB may have
+    removed its notes. The receipts live longer, but nobody reads the tally after its TTL.
     """
     if not periods.is_kept(counter, target, clock.now_s() + EXPIRY_MARGIN_S):
         days = {}
@@ -114,10 +114,10 @@ def missing_of(store: Store, counter: Counter, target: str, days: Mapping[int, D
             lost[day] = days[day].amount - noted
     missing = sum(lost.values())
     finding = Finding(counter, target, shards, row, missing, history.REBUILD, days=lost, accepted=days)
-    repaired = _repaired(store, counter, target, min(lost), missing) if lost else 0
+    repaired = _sum_repairs(store, counter, target, min(lost), missing) if lost else 0
+    # A repair of more than is missing was also for something else, so nobody knows how much was for the receipts.
     if repaired and (abs(repaired) > abs(missing) or _ledger_lost(store, lost)):
-        why = f"repairs since then added {repaired:+d}, perhaps for these receipts"
-        return replace(finding, unproven_reason=why)
+        return replace(finding, unproven_reason=f"repairs since then added {repaired:+d}, perhaps for these receipts")
     assert abs(missing - repaired) <= abs(missing), "the repair is larger than the lost receipts"
     return replace(finding, difference=missing - repaired)
 
@@ -133,15 +133,15 @@ def _may_be_lost(counter: Counter, amount: int, of_day: DayReceipts) -> bool:
 
 
 def _ledger_lost(store: Store, days: Mapping[int, int]) -> bool:
-    """Returns whether the ledger may have lost records of these days. If not, it showed the lost receipts as drift."""
-    known = [(lost.consumer, lost.since_s, lost.until_s) for lost in loss.list_losses(store)]
-    known += [(entry["consumer"], entry["since"], entry["until"]) for entry in history.acknowledged_losses(store)]
+    """Returns whether the ledger may lack records of these days. If not, it showed the lost receipts as drift."""
+    losses = [(lost.consumer, lost.since_s, lost.until_s) for lost in loss.list_losses(store)]
+    losses += [(entry["consumer"], entry["since"], entry["until"]) for entry in history.acknowledged_losses(store)]
     minute = store.settings.minute_of
     return any(
         consumer == BOOKKEEPER
         and minute(since_s) // tallies.MINUTES_PER_DAY <= max(days)
         and minute(until_s) // tallies.MINUTES_PER_DAY >= min(days)
-        for consumer, since_s, until_s in known
+        for consumer, since_s, until_s in losses
     )
 
 
@@ -153,12 +153,12 @@ def find_missing(store: Store, counters: Mapping[str, Counter], accepted: Accept
             yield finding
 
 
-def _repaired(store: Store, counter: Counter, target: str, day: int, missing: int) -> int:
-    """Returns what repairs with the sign of `missing` added since `day`. A rebuild has subtracted earlier repairs."""
+def _sum_repairs(store: Store, counter: Counter, target: str, day: int, missing: int) -> int:
+    """Returns what repairs with the sign of `missing` added since `day` and since the last rebuild."""
     total = 0
     for entry in history.read_repairs(store, counter.name, target):
         if entry["how"] == history.REBUILD:
-            total = 0
+            total = 0  # the rebuild subtracted the repairs before it
         elif store.settings.minute_of(entry["at"]) >= day * tallies.MINUTES_PER_DAY and entry["amount"] * missing > 0:
             total += entry["amount"]
     return total

@@ -51,8 +51,8 @@ class RepairContentionError(TallyError):
 
 
 class OutOfBoundsError(TallyError):
-    """The repair would bring a tally beyond its floor or ceiling, or further from a limit that the tally is beyond.
-    Tally refuses this, because nobody can take back what was given out."""
+    """The repair would bring a tally beyond its floor or ceiling, or still further beyond. Tally refuses such a repair,
+    because nobody can take back what was given out."""
 
 
 class DayReceipts(NamedTuple):
@@ -100,7 +100,7 @@ class Reconciler:
     sleep: Callable[[float], None] = time.sleep
 
     def find(self, counter: Counter, target: str, watermark_: Watermark | None = None) -> Finding:
-        """Returns what the ledger proves of one tally. `watermark_`: None: reads the watermark."""
+        """Returns what the ledger proves of one tally. `watermark_`: None to read it from the store."""
         drift = rows.read_row(self.store, counter.name, target)
         confirmed = drift.confirmed_amount(watermark_ or watermark.read(self.store))
         # If TTL may have removed the tally, a repair takes the drift from the row, and writes no tally.
@@ -116,7 +116,7 @@ class Reconciler:
 
     def minute_to_judge(self) -> int:
         """Returns the minute that must be judged for a repair that is requested now. Raises RepairNotReadyError."""
-        # This machine's clock may be slow. A sweep runs each minute, so now is at most one minute after the newest.
+        # This machine's clock may be slow. Sweeps write the watermark each minute, so now is at most one minute later.
         minute, noted_s = self.store.settings.minute_of, self._require_complete_ledger().written_s
         return max(minute(self.clock()), minute(noted_s) + 1)
 
@@ -156,6 +156,7 @@ class Reconciler:
         `by`, `why`: who repairs, and the reason, for the history. `required_minute`: must be judged; -1: any minute.
         `counted`: from `count_again`. Raises RepairNotReadyError, OutOfBoundsError, RepairContentionError.
         """
+        name = f"{counter.name} {target}"
 
         def prove(watermark_: Watermark) -> Finding | None:
             finding = self.find(counter, target, watermark_)
@@ -164,15 +165,14 @@ class Reconciler:
             if not (finding.has_drift or finding.difference):
                 return None
             if finding.has_drift and not finding.confirmed:
-                why = "the drift is not confirmed yet, and may come to 0 by itself"
-                raise RepairNotReadyError(f"{name}: {why}: try again.")
+                unready = "the drift is not confirmed yet, and may come to 0 by itself"
+                raise RepairNotReadyError(f"{name}: {unready}: try again.")
             bounds = limits.read_limits(Call(self.store), counter, target).with_debt(counter.debt)
             if not bounds.allows(finding.tally, finding.difference):
-                why = "it would go below its floor or above its ceiling"
-                raise OutOfBoundsError(f"{name} at {finding.tally} cannot move by {finding.difference:+d}: {why}.")
+                bound = "it would go below its floor or above its ceiling"
+                raise OutOfBoundsError(f"{name} at {finding.tally} cannot move by {finding.difference:+d}: {bound}.")
             return finding
 
-        name = f"{counter.name} {target}"
         if counter.items and counter.items.watch:
             number, table = counter.items.watch.attribute, counter.items.table
             raise RepairNotReadyError(f"{name}: {number} in {table} is the team's to repair: Tally never writes it.")

@@ -41,7 +41,7 @@ def __getattr__(name: str) -> Callable[[Any, Any], Any]:
 
 
 def entry(name: str, store: Store | None = None) -> RequestHandler:
-    """Returns the handler of a function that serves callers, such as `increments_open`. Raises AttributeError."""
+    """Returns the handler of a function: `increments`, or `increments_open` for strangers. Raises AttributeError."""
     from tally.api.entry import RequestHandler
     from tally.api.operation import counters_of_function, operations_of, operations_of_function, routes_by_function
 

@@ -69,5 +69,5 @@ BUILTIN = (PLAYS, LIKES, VISITS, BOT_VISITS, PAGE_VISITORS)
 
 
 def is_listed(counters: Iterable[Counter], builtin: Counter) -> bool:
-    """Returns whether a counter has the built-in counter's name. A team may give a built-in counter thresholds."""
+    """Returns whether a counter has the built-in counter's name. With a team's thresholds, the two are not equal."""
     return any(counter.name == builtin.name for counter in counters)

@@ -198,7 +198,7 @@ class RequestHandler:
                 arguments[field.argument] = value = field.kind.parse(request.raw[field.name], field.http_name, context)
                 if field.kind.is_counter and (refusal := request.operation.refusal_for(value)):
                     raise refusal
-                if field.kind.is_counter and value.name not in self.served_counters:  # this function serves strangers
+                if field.kind.is_counter and value.name not in self.served_counters:  # in a function for strangers
                     raise ForbiddenError(f"Only services change {value.name}.", field="counter")
             elif field.required:
                 raise field.kind.missing_error(field.http_name)

@@ -89,7 +89,7 @@ def raw_fields(event: Event, route: Route, *, cdn: bool = False) -> dict[str, ob
         Source.ADDRESS: _address(event, headers, cdn=cdn) if route.operation.uses_client_address else {},
     }
     raw: dict[str, object] = dict(route.fixed_fields)
-    known_names: dict[Source, set[str]] = {Source.QUERY: set(), Source.BODY: set()}  # where other names are refused
+    known_names: dict[Source, set[str]] = {Source.QUERY: set(), Source.BODY: set()}  # here, Tally refuses other names
     for field in route.fields:
         http_name, body_name = field.http_name, field.kind.body_name
         known_names.get(field.source, set()).add(http_name)

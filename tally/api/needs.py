@@ -74,7 +74,7 @@ def to_read_limits(counters: Iterable[Counter]) -> Needs:
 
 def to_count_visitors(counters: Iterable[Counter]) -> Needs:
     """Returns the needs to count a visitor, whom Tally hashes with the stack's secret. If the counter is visible now, a
-    visit looks for its receipt first. Expired holds of an earlier declaration may make room below a ceiling."""
+    visit looks for its receipt first. Due holds of an earlier declaration may expire, and make room below a ceiling."""
     unique = list(counters)
     find_receipt = FIND_RECEIPT if any(counter.visible == "now" for counter in unique) else NOTHING
     return (to_count(unique) | to_release_expired_holds(unique) | STACK_SECRET | find_receipt) if unique else NOTHING
@@ -97,7 +97,7 @@ def to_find_receipt_before_refusal(counters: Iterable[Counter]) -> Needs:
 
 
 def to_release_expired_holds(counters: Iterable[Counter]) -> Needs:
-    """Returns the needs to release expired holds: before a limit refuses a change, and in the sweep."""
+    """Returns the needs to make due holds expired: before a limit refuses a change, and in the sweep."""
     with_holds = [counter for counter in counters if counter.may_settle_holds]
     moves = on_ledger({"HOLDS#": ["Query", "PutItem", "DeleteItem"]}) | on_counts(with_holds, "UpdateItem")
     return (PUT_RECEIPT | moves | to_read_limits(with_holds)) if with_holds else NOTHING

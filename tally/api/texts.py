@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 GZIP_BYTES_MIN = 500  # shorter texts hardly shrink
 _ZERO_WEIGHT_PATTERN = re.compile(r"q=0(\.0*)?")
-_SAFE_HEADERS = {  # of a text without headers of its own
+_SAFE_HEADERS = {  # of every text; `Text.headers` may replace some
     "cross-origin-resource-policy": "cross-origin",  # pages of any origin embed the text
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'",  # no script in a picture runs
     "x-content-type-options": "nosniff",
@@ -44,7 +44,7 @@ def response(body: Text, request_headers: Mapping[str, str]) -> dict[str, Any]:
     headers = {name.lower(): value for name, value in request_headers.items()}
     cache_control = "no-store" if "authorization" in headers else f"public, max-age={body.max_age_s}"
     response_headers = {"cache-control": cache_control, "etag": body.etag, "vary": "accept-encoding, authorization"}
-    # A version tag gives no 304: a deploy with another start or limit changes the answer, but not the version.
+    # A version tag gives no 304, because a deploy with another start or limit changes the answer, but not the version.
     # RFC 9110, section 13.1.2: the comparison is weak, and `*` matches anything.
     known_tags = [tag.strip().removeprefix("W/") for tag in headers.get("if-none-match", "").split(",")]
     if not body.version_tag and ("*" in known_tags or body.etag.removeprefix("W/") in known_tags):

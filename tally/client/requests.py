@@ -765,21 +765,21 @@ def get_visits(url: str, *, caller: str | None = None) -> Request[Visits]:
 
 
 def get_receipts(of: str, target: Iterable[str], key: Iterable[str], *, caller: str | None = None) -> Request[Receipts]:
-    """Did these anonymous changes count?. Raises NotCommittedError."""
+    """Whether these anonymous changes counted. Raises NotCommittedError."""
     return Request.of("receipts", "get_receipts", locals())
 
 
 def get_own_receipts(
     of: str, target: Iterable[str], key: Iterable[str], *, caller: str | None = None
 ) -> Request[Receipts]:
-    """Did these changes of mine count?. Raises NotCommittedError."""
+    """Whether these changes of mine counted. Raises NotCommittedError."""
     return Request.of("receipts", "get_own_receipts", locals())
 
 
 def get_any_receipts(
     of: str, target: Iterable[str], key: Iterable[str], *, caller: str | None = None
 ) -> Request[Receipts]:
-    """Did these changes of a caller count?. Raises NotCommittedError."""
+    """Whether these changes of a caller counted. Raises NotCommittedError."""
     return Request.of("receipts", "get_any_receipts", locals())
 
 

@@ -665,21 +665,21 @@ export interface Requests {
     url: string;
     caller?: string;
   }): Promise<Visits>;
-  /** Did these anonymous changes count?. Refused as not-committed. */
+  /** Whether these anonymous changes counted. Refused as not-committed. */
   get_receipts(fields: {
     of: string;
     target: string[];
     key: string[];
     caller?: string;
   }): Promise<Receipts>;
-  /** Did these changes of mine count?. Refused as not-committed. */
+  /** Whether these changes of mine counted. Refused as not-committed. */
   get_own_receipts(fields: {
     of: string;
     target: string[];
     key: string[];
     caller?: string;
   }): Promise<Receipts>;
-  /** Did these changes of a caller count?. Refused as not-committed. */
+  /** Whether these changes of a caller counted. Refused as not-committed. */
   get_any_receipts(fields: {
     of: string;
     target: string[];

@@ -101,7 +101,7 @@ def _refusal_of_void(counter: Counter) -> CallerError | None:
     raises=[NotFoundError, LimitReachedError, CounterRetiredError],
     example={"counter": "stock", "id": "7c20", "amount": -1, "changed": True, "visible": "now"},
     changes_numbers=True,
-    smoke_statuses=[404],
+    smoke_statuses=[404],  # no receipt has the sample's key
 )
 def void(
     call: Call, *, counter: DeclaredCounter, id: Id, key: VoidedKey, caller: ChangeCaller | None = None
@@ -112,7 +112,7 @@ def void(
     late copy of the change does not count. Tally knows the key as long as its receipt lives. `caller`: who made the
     change; by default you. If a floor or ceiling does not allow the void, Tally refuses it, and the change stays.
     """
-    receipt_key = ReceiptKey("increment", f"{counter.name}/{id}", key, {})  # found by its key, whatever the payload was
+    receipt_key = ReceiptKey("increment", f"{counter.name}/{id}", key, payload={})  # a void names only the change's key
     amounts, (body, replayed) = voids.void(_call_of(call, caller), receipt_key)
     ((tally, amount),) = amounts.items()
     members = {"counter": counter.name, **periods.answer_members(tally.id), "amount": amount}
@@ -128,14 +128,14 @@ def void(
     raises=[NotFoundError, LimitReachedError, CounterRetiredError],
     example={"tallies": 2, "changed": True, "visible": "now"},
     changes_numbers=True,
-    smoke_statuses=[404],
+    smoke_statuses=[404],  # no receipt has the sample's key
 )
 def void_changes(call: Call, *, key: VoidedKey, caller: ChangeCaller | None = None) -> Answer[AllVoided]:
     """Take a batch back
 
     All changes under the key are taken back, or none, by the rules of `POST /counters/{counter}/{id}/voids`.
     """
-    receipt_key = ReceiptKey("change", batch.RECEIPT_TARGET, key, {})
+    receipt_key = ReceiptKey("change", batch.RECEIPT_TARGET, key, payload={})
     amounts, (body, replayed) = voids.void(_call_of(call, caller), receipt_key)
     return Answer({"tallies": len(amounts), "changed": not replayed, "visible": body["visible"]})
 

@@ -48,7 +48,7 @@ def _refusal_of_pages(counter: Counter) -> CallerError | None:
     access=Access.READ,
     audience_field="read",
     throttle=READS,
-    throttle_if_opened=RATE_100_PER_S,  # less than READS, because each counter that anyone may read has this rate
+    throttle_if_opened=RATE_100_PER_S,  # each counter that anyone may read has a route with a rate of its own
     short_route="GET {path}",
     has_short_route=lambda counter: not counter.counts_children,  # the same route reads the caller's own child
     refusal_for=_refusal_of_pages,
@@ -151,8 +151,8 @@ def _resolve_tally(call: Call, name: str, id_: str, *, must_be_public: bool) -> 
         counter = fields.declared_counter(name, "of", call.counters)
         if must_be_public and (refusal := fields.refusal_of_public_read(counter)):
             return refusal
-        counted = fields.counted_id(counter, id_, "of", call.pages, call.store.settings.page_hosts)
-        return Tally(counter, periods.tally_id(counter, counted, clock.now_s()))
+        canonical_id = fields.counted_id(counter, id_, "of", call.pages, call.store.settings.page_hosts)
+        return Tally(counter, periods.tally_id(counter, canonical_id, clock.now_s()))
     except CallerError as error:
         return error
 

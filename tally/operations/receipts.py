@@ -54,7 +54,7 @@ _finds_receipts = partial(operation, throttle=READS, needs=lambda _: needs.FIND_
     example={"receipts": [{**_EXAMPLE, "state": "counted", "answer": _ANSWER}]},
 )
 def get_receipts(call: Call, *, of: OperationOfKey, target: Targets, key: Keys) -> Answer[Receipts]:
-    """Did these anonymous changes count?
+    """Whether these anonymous changes counted
 
     The answer has an entry for each key, up to 100, in the order of the request. Give one target, or one for each key.
     """
@@ -63,7 +63,7 @@ def get_receipts(call: Call, *, of: OperationOfKey, target: Targets, key: Keys) 
 
 @_finds_receipts("GET /receipts/own", access=Access.SIGNED_IN, example=_UNKNOWN_EXAMPLE)
 def get_own_receipts(call: Call, *, of: OperationOfKey, target: Targets, key: Keys) -> Answer[Receipts]:
-    """Did these changes of mine count?
+    """Whether these changes of mine counted
 
     The rules of `GET /receipts` hold.
     """
@@ -74,7 +74,7 @@ def get_own_receipts(call: Call, *, of: OperationOfKey, target: Targets, key: Ke
 def get_any_receipts(
     call: Call, *, of: OperationOfKey, target: Targets, key: Keys, caller: Annotated[str, CALLER] | None = None
 ) -> Answer[Receipts]:
-    """Did these changes of a caller count?
+    """Whether these changes of a caller counted
 
     The rules of `GET /receipts` hold. `caller`: who made the changes; without it, the changes are anonymous.
     """

@@ -73,8 +73,9 @@ def visit(
     """
     crawler = user_agent is not None and crawlers.is_crawler(user_agent)
     counter = BOT_VISITS if crawler else VISITS
-    body, replayed = increments.count(call, Increment(counter, url, 1, "visit", idempotency_key, {"counted": True}))
-    if PAGE_VISITORS.name in call.counters and address and not crawler:  # replays, too: the first call may have died
+    increment = Increment(counter, url, 1, operation="visit", key=idempotency_key, body={"counted": True})
+    body, replayed = increments.count(call, increment)
+    if PAGE_VISITORS.name in call.counters and address and not crawler:  # a replay, too: the first call may have died
         unique_visitors.count_on_page(call, PAGE_VISITORS, url, address, user_agent or "")
     return Answer(body, status=202, replayed=replayed)
 

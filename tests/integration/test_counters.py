@@ -66,7 +66,7 @@ def test_quotation_marks_of_the_key_header_are_not_part_of_the_key(invoke: Invok
         assert (sent["statusCode"], "idempotency-replayed" in sent["headers"]) == (200, False)
         plain = {"amount": 7, "idempotency_key": key, "caller": samples.CALLER}
         assert invoke.direct("increment", **USAGE, **plain)["replayed"]
-    visit = {"url": "https://example.com/a", "key": events.KEY}  # the body and the header must have the same key
+    visit = {"url": "https://example.com/a", "key": events.KEY}  # a key in the body must be the key of the header
     header = {"idempotency-key": f'"{events.KEY}"'}
     assert invoke.http("visit", idempotency_key=None, document=visit, headers=header)["statusCode"] == 202
     for wrong in (
@@ -74,7 +74,8 @@ def test_quotation_marks_of_the_key_header_are_not_part_of_the_key(invoke: Invok
     ):  # fmt: skip
         answer = invoke.http("increment", **USAGE, amount=7, idempotency_key=wrong)
         assert problem(answer, 400, "invalid-input")["field"] == "Idempotency-Key", wrong
-    short = invoke.http("increment_plays_short_route", idempotency_key='"' + "k" * 21 + '"')  # an anonymous key has 22
+    short_key = '"' + "k" * 21 + '"'  # a key of an anonymous caller has at least 22 characters
+    short = invoke.http("increment_plays_short_route", idempotency_key=short_key)
     assert problem(short, 400, "invalid-input")["field"] == "Idempotency-Key"
 
 
@@ -86,7 +87,8 @@ def test_a_counter_with_a_delta_needs_no_body_and_refuses_another_amount(invoke:
     assert (replay["headers"]["idempotency-replayed"], events.body_of(replay)) == ("true", body)
     refused = invoke.http("increment", **TICKET, idempotency_key="another-key", amount=2)
     assert problem(refused, 400, "invalid-input")["field"] == "amount"
-    assert problem(invoke.http("increment", **USAGE, amount=None), 400, "invalid-input")["field"] == "amount"
+    without_delta = invoke.http("increment", **USAGE, amount=None)
+    assert problem(without_delta, 400, "invalid-input")["field"] == "amount"
 
 
 def test_if_match_takes_the_etag_of_a_read_and_the_answer_has_a_new_etag(invoke: Invoke, store: Store) -> None:
@@ -105,7 +107,7 @@ def test_a_put_without_if_match_is_refused_with_428_and_an_invalid_version_with_
     missing = problem(invoke.http("set_counter", **STOCK, version=None), 428, "precondition-required")
     assert missing["field"] == "If-Match"
     problem(invoke.direct("set_counter", **STOCK, value=42, caller="checkout"), 428, "precondition-required")
-    for bad in ("0", "*", 'W/"0"', '"x"', '"-1"', '"0", "1"', '"' + "1" * 16 + '"'):
+    for bad in ("0", "*", 'W/"0"', '"x"', '"-1"', '"0", "1"', '"' + "1" * 16 + '"'):  # at most 15 digits
         refused = problem(invoke.http("set_counter", **STOCK, version=bad), 400, "invalid-input")
         assert refused["field"] == "If-Match"
         assert 'with its quotes, as "7"' in refused["detail"]
@@ -139,8 +141,10 @@ def test_a_key_of_another_change_is_refused_with_422(invoke: Invoke) -> None:
 def test_a_change_with_used_may_pass_a_limit_within_the_debt_and_every_answer_says_over(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """`used`: the amount is used already, so Tally counts it up to the limit and the debt. The first change with key 2
+    is refused, which leaves no receipt."""
     calls = {"counter": "calls", "id": "7c20"}
-    monkeypatch.setitem(counters.COUNTERS, "calls", replace(counters.CALLS, debt=500, notify=None))
+    monkeypatch.setitem(counters.COUNTERS, "calls", replace(counters.CALLS, debt=500))
     invoke.direct("put_limit", **calls, limit=10, idempotency_key="plan", caller="billing")
     assert "over" not in events.body_of(invoke.http("increment", **calls, amount=9, used="true", idempotency_key="1"))
     problem(invoke.http("increment", **calls, amount=5, idempotency_key="2"), 409, "limit-reached")
@@ -238,7 +242,7 @@ def test_the_amount_and_the_time_of_a_hold_are_changed_over_http(invoke: Invoke,
 
 
 @pytest.mark.usefixtures("midday")
-def test_a_hold_of_a_quota_names_its_period_and_is_settled_without_the_period(invoke: Invoke) -> None:
+def test_the_answer_to_a_hold_names_the_period_and_a_commit_needs_no_period(invoke: Invoke) -> None:
     calls = {"counter": "calls", "id": "7c20"}
     placed = events.body_of(invoke.http("hold", **calls, amount=900))
     assert placed["period"] == time.strftime("%Y-%m-%d", time.gmtime(time.time()))
@@ -250,7 +254,7 @@ def test_a_hold_of_a_quota_names_its_period_and_is_settled_without_the_period(in
 
 
 @pytest.mark.parametrize("counter", ["usage", "contest", "ticket", "plays"])
-def test_a_counter_without_a_limit_or_with_numbers_takes_no_holds(counter: str, invoke: Invoke) -> None:
+def test_a_counter_without_a_limit_and_a_numbered_counter_take_no_holds(counter: str, invoke: Invoke) -> None:
     for route in ("hold", "change_hold", "commit_hold", "release_hold", "void_hold"):
         assert problem(invoke.http(route, counter=counter), 400, "invalid-input")["field"] == "counter"
 
@@ -261,7 +265,8 @@ def test_a_counter_without_a_limit_or_with_numbers_takes_no_holds(counter: str, 
 def receipts_of(
     invoke: Invoke, of: str, target: Any, key: Any, route: str = "get_own_receipts", **more: Any
 ) -> list[Any]:
-    """Returns the entries for these keys. `of`: an operation. Anonymous callers use the route `get_receipts`."""
+    """Returns the receipts of these keys. `of`: the operation of the changes. The route `get_receipts` has the receipts
+    of anonymous callers."""
     answer = invoke.http(route, of=of, target=target, key=key, **more)
     assert answer["statusCode"] == 200, answer
     return list(events.body_of(answer)["receipts"])
@@ -313,8 +318,8 @@ def test_only_the_caller_of_a_change_finds_its_receipt(
     assert state_of(invoke, operation, target, events.KEY, wrong_route) == "unknown"
     assert state_of(invoke, operation, target + "x", events.KEY, right_route) == "unknown"
     assert state_of(invoke, operation, target, events.KEY + "x", right_route) == "unknown"
-    # A caller who may read every receipt names the caller of the change.
-    caller = {"caller": "auth0|7c20"} if needs_caller else {}
+    # A service may read every receipt. To find one, it names the caller of the change.
+    caller = {"caller": samples.CALLER} if needs_caller else {}
     assert state_of(invoke, operation, target, events.KEY, "get_any_receipts", **caller) == "counted"
     assert state_of(invoke, operation, target, events.KEY, "get_any_receipts", caller="somebody else") == "unknown"
 
@@ -323,7 +328,7 @@ def test_a_change_is_voided_by_its_key_and_its_receipt_says_voided(invoke: Invok
     order = [{**USAGE, "amount": 1}, {**STOCK, "amount": 5}]
     sent = {"increment": {**USAGE, "amount": 7}, "change": {"changes": order}}
     voids = {"increment": ("void", "usage/7c20", USAGE), "change": ("void_changes", "changes", {})}
-    no_caller = {"caller": None}  # the sample names another caller; without a name, callers void their own changes
+    no_caller = {"caller": None}  # removes the caller of the sample: without this field, callers void their own changes
     for operation, (void, target, fields) in voids.items():
         problem(invoke.http(void, **fields, **no_caller, key="order-1"), 404, "not-found")
         invoke.http(operation, **sent[operation], idempotency_key="order-1")
@@ -335,7 +340,8 @@ def test_a_change_is_voided_by_its_key_and_its_receipt_says_voided(invoke: Invok
         retried = invoke.http(operation, **sent[operation], idempotency_key="order-1")
         assert retried["headers"]["idempotency-replayed"] == "true"
         problem(invoke.http(void, **fields, caller="another", key="order-1"), 404, "not-found")
-    assert events.body_of(answers[0]) == {"tallies": 2, "changed": True, "visible": "now"}
+    of_void_changes = events.body_of(answers[0])  # the last operation of the loop
+    assert of_void_changes == {"tallies": 2, "changed": True, "visible": "now"}
     assert (invoke.read("usage", "7c20")["value"], invoke.read("stock", "mug")["value"]) == (0, 0)
     for counter in ("likes", "members", "visits", "ticket"):
         wrong = invoke.http("void", counter=counter, id="x", key="order-1")
@@ -377,11 +383,12 @@ def test_many_receipts_are_read_in_one_request(invoke: Invoke, store: Store) -> 
 def test_receipts_are_kept_for_the_declared_days_and_health_answers_how_long(
     invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each kind of change leaves a receipt. Receipts of spilled changes are kept for at least 8 days."""
+    """A counter with visible="soon" keeps its receipts for at least 8 days, because the rollup counts by receipts."""
     lifetimes_s = events.body_of(invoke.http("health"))["receipts_live_s"]
     assert (lifetimes_s["plays"], lifetimes_s["stock"], lifetimes_s["visits"]) == (86400, 86400, 8 * 86400)
     assert receipts.lifetime_s(store, replace(counters.VISITS, receipt_days=2)) == 8 * 86400
     all_counters = counters.COUNTERS.items()
+    # A unique counter takes no `receipt_days`.
     with_nine_days = {name: replace(counter, receipt_days=9) for name, counter in all_counters if not counter.unique}
     for name, counter in with_nine_days.items():
         monkeypatch.setitem(counters.COUNTERS, name, counter)
@@ -403,7 +410,7 @@ def test_receipts_are_kept_for_the_declared_days_and_health_answers_how_long(
     assert len(lives_s) == 6
     life_s = 9 * 86400 + clock.CLOCK_DIFFERENCE_S_MAX
     assert all(life_s - 60 < live_s <= life_s for live_s in lives_s)
-    assert life_s - 60 < of_hold_s - 7 * 86400 <= life_s, "a change may let the hold last for seven days"
+    assert life_s - 60 < of_hold_s - 7 * 86400 <= life_s, "`change_hold` may let the hold last for seven days"
     assert receipts.lifetime_s(store, with_nine_days["plays"]) == 9 * 86400
 
 

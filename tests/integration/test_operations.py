@@ -37,7 +37,7 @@ from tests.integration.conftest import Invoke
 JSON_HEADERS = {"content-type": "application/json"}
 ROUTES = events.routes()
 REFUSALS = {400, 404, 412, 413, 415, 428}
-NUMBERS_IN_DIRECT_EVENTS = {"version", "from", "to"}  # in an HTTP request these fields are text
+NUMBERS_IN_DIRECT_EVENTS = {"version", "from", "to"}  # the schemas say text, because these are text in HTTP requests
 VOLATILE = {"hold", "expires_at", "created_at", "at", "since", "as_of"}
 SAMPLE = {"caller": samples.CALLER, "id": "7c20"}  # the caller and the id of the samples
 
@@ -47,7 +47,7 @@ def prepare(invoke: Invoke, operation: str) -> dict[str, Any]:
     if operation != "put_post":
         invoke.direct("put_post", body="first", **SAMPLE)
     if operation == "set_counter":
-        return {"version": '"0"'}
+        return {"version": '"0"'}  # nothing has changed the counter
     invoke.direct("increment", counter="stock", amount=5, idempotency_key="stock-5", **SAMPLE)
     if operation in ("void", "void_changes"):
         change = {"counter": "usage", "id": "7c20", "amount": 1}
@@ -80,7 +80,7 @@ def test_a_sample_succeeds_and_has_the_same_answer_over_http_and_as_a_direct_eve
     direct = invoke_direct(samples.direct_event(route, COUNTERS, **prepare(invoke_direct, route.operation.name)))
     assert answer["statusCode"] in route.operation.success_statuses, answer["body"]
     assert answer["statusCode"] == direct["status"]
-    if "media_type" not in direct["body"]:
+    if "media_type" not in direct["body"]:  # a badge, or another body that is not JSON
         assert without_volatile(events.body_of(answer)) == without_volatile(direct["body"])
     caching = "public, max-age=" if route.is_cacheable else "no-store"
     assert answer["headers"]["cache-control"].startswith(caching), "CloudFront caches by this header"
@@ -110,17 +110,18 @@ def test_the_smoke_test_calls_every_route_and_expects_the_right_answers(invoke: 
 
 
 def test_generated_files_are_up_to_date() -> None:
-    """`make generate` writes the samples in `events/`, and the client."""
+    """`make generate` writes the samples in `events/`, and the client, and removes samples of removed operations."""
     stale = [
         path for path, text in generated.files(COUNTERS).items() if not path.exists() or path.read_text("utf-8") != text
     ]
     assert (stale, generated.stale_files(generated.files(COUNTERS))) == ([], [])
     folders = {path.parent.name for path in generated.files(COUNTERS) if path.is_relative_to(generated.EVENTS)}
-    assert folders | {"rollup", "bookkeeper"} == {path.name for path in generated.EVENTS.iterdir()}
+    written_by_hand = {"rollup", "bookkeeper"}
+    assert folders | written_by_hand == {path.name for path in generated.EVENTS.iterdir()}
 
 
 def has_whole_numbers(route: Route) -> bool:
-    """Whether a request of the route has a whole number."""
+    """Returns whether a request of the route has a whole number. Each change in `changes` has an amount."""
     context = SchemaContext(route.served_counters(COUNTERS), anonymous=False)
     return any(
         field.name == "changes" or field.kind.schema_for(context).get("type") == "integer" for field in route.fields
@@ -182,27 +183,26 @@ def bad_requests(route: Route) -> Iterator[tuple[str, dict[str, Any]]]:
         if field.source is Source.QUERY:
             event = samples.http_event(route, COUNTERS, **{field.name: valid_values.get(field.name, "x")})
             times = field.kind.list_max + 1 if field.kind.list_max else 2
-            pair = next(
-                (part for part in event["rawQueryString"].split("&") if part.startswith(f"{field.http_name}=")), "x=1"
-            )
+            pairs = event["rawQueryString"].split("&")
+            pair = next(part for part in pairs if part.startswith(f"{field.http_name}="))
             yield f"{field.name} {times} times", {**event, "rawQueryString": "&".join([pair] * times)}
         if field.source is Source.BODY:
             body = json.loads(samples.http_event(route, COUNTERS)["body"])
             with_null = {**samples.http_event(route, COUNTERS), "body": json.dumps(body | {field.http_name: None})}
             yield f"{field.name} is null", with_null
-            twice = json.dumps(body)[:-1] + f", {json.dumps(field.http_name)}: 1}}"
-            yield f"{field.name} twice", {**with_null, "body": twice}
+            once = json.dumps({field.http_name: 1} | body)
+            yield f"{field.name} twice", {**with_null, "body": f'{once[:-1]}, "{field.http_name}": 1}}'}
     event = samples.http_event(route, COUNTERS)
     if not route.operation.takes_any_query:
         query = event["rawQueryString"]
         yield "an unknown query", {**event, "rawQueryString": f"{query}&" * bool(query) + "unknown=1"}
         yield "a query that is not UTF-8", {**event, "rawQueryString": "x=%ff"}
-        yield "a long query", {**event, "rawQueryString": "&".join(f"a{n}=1" for n in range(400))}
+        yield "many parameters", {**event, "rawQueryString": "&".join(f"a{n}=1" for n in range(400))}
     headers = event["headers"] | JSON_HEADERS
     bodies = {"an unknown field": '{"unknown": 1}', "not JSON": "{", "a list": "[]", "NaN": '{"a": NaN}'}
     for name, text in bodies.items():
         yield name, {**event, "body": text, "headers": headers}
-    deep, huge = "[" * 10_000, '{"a": ' + "9" * 6000 + "}"
+    deep, huge = "[" * 10_000, '{"a": ' + "9" * 6000 + "}"  # both are too large for Python's parser
     yield "a deep body", {**event, "body": deep, "headers": headers}
     yield "a huge number", {**event, "body": huge, "headers": headers}
     yield "a large body", {**event, "body": "x" * (route.operation.body_bytes_max + 1), "headers": headers}
@@ -229,6 +229,7 @@ def test_bad_requests_are_refused_with_a_problem_and_store_nothing(route: Route,
             assert answer["headers"]["content-type"] == "application/problem+json"
             assert document["type"].startswith(PROBLEM_TYPE_PREFIX)
             assert document["status"] == answer["statusCode"]
+            assert ("names a field twice" in document["detail"]) == name.endswith(" twice")
     assert accepted == {}
     assert item_count(store) == 0
 
@@ -254,6 +255,7 @@ def test_bad_direct_events_are_refused_with_a_problem_and_store_nothing(
             for value in ODD_VALUES
             if not validator.is_valid(value) and not (value == 0 and field.name in NUMBERS_IN_DIRECT_EVENTS)
         ]
+        # An argument `from_` of an operation's function is the field `from`.
         bad += [(f"{field.name}_", event | {f"{field.name}_": event.get(field.name)})]
         if field.required:
             bad.append((f"no {field.name}", {name: value for name, value in event.items() if name != field.name}))
@@ -270,11 +272,11 @@ REFUSED_REQUESTS = [
     ("put_post", {"headers": {"content-type": "text/plain"}}, 415, "unsupported-media-type", None),
     ("put_post", {"sub": "ü" * 200}, 400, "invalid-input", "caller"),
     ("put_post", {"sub": ""}, 401, "unauthenticated", None),
-    (
+    (  # API Gateway joins two headers of one name with a comma
         "increment_plays_short_route", {"idempotency_key": "a" * 30 + "," + "b" * 30}, 400, "invalid-input",
         "Idempotency-Key",
     ),
-    ("increment_plays_short_route", {"document": {"key": "k" * 40}}, 400, "invalid-input", "key"),  # the header has one
+    ("increment_plays_short_route", {"document": {"key": "k" * 40}}, 400, "invalid-input", "key"),  # not the header's
     ("change", {"changes": [{"counter": ["plays"]}]}, 400, "invalid-input", "changes[0].counter"),
     ("change", {"changes": [{}] * (CHANGES_MAX + 1)}, 413, "payload-too-large", "changes"),
     ("change", {"changes": [{"counter": "plays", "id": str(n)} for n in range(TALLIES_MAX + 1)]}, 413,
@@ -316,7 +318,7 @@ def test_an_unknown_route_is_answered_with_404_and_a_route_without_claims_with_4
 PLAY = {"operation": "increment", "counter": "plays", "id": "9f3a", "idempotency_key": events.KEY}
 REQUEST = events.http("increment_plays_short_route", id="9f3a", idempotency_key=events.KEY)
 DIRECT_REFUSALS: list[tuple[Any, int, str | None]] = [
-    *((REQUEST | odd, 400, "operation") for odd in (  # not events of API Gateway
+    *((REQUEST | odd, 400, "operation") for odd in (  # not events of API Gateway, so direct events without `operation`
         {"routeKey": None}, {"routeKey": ["POST"]}, {"requestContext": None}, {"requestContext": {}},
         {"requestContext": {"requestId": 7}}, {"requestContext": {"requestId": "r", "authorizer": "x"}},
         {"requestContext": {"requestId": "r", "authorizer": {"jwt": 7}}},
@@ -329,8 +331,8 @@ DIRECT_REFUSALS: list[tuple[Any, int, str | None]] = [
     ({"operation": ["increment"]}, 400, "operation"),
     ([], 400, None),
     (None, 400, None),
-    ({**PLAY, "operation": "put_mine", "caller": "a"}, 400, "operation"),
-    ({**PLAY, "idempotency_key": "k" * 21}, 400, "Idempotency-Key"),
+    ({**PLAY, "operation": "put_mine", "caller": "a"}, 400, "operation"),  # another function has this operation
+    ({**PLAY, "idempotency_key": "k" * 21}, 400, "Idempotency-Key"),  # anonymous keys: at least 22
     ({"batch": []}, 400, "batch"),
     ({"batch": [{}], "operation": "increment"}, 400, "batch"),
     ({"batch": [{}] * 101}, 413, "batch"),

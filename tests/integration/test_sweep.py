@@ -31,6 +31,9 @@ from tally.streams.watermark import Watermark
 from tests.contexts import LambdaContext
 from tests.integration.command.numbers import note_fingerprint
 
+NO_HOLDS = expired_holds.SweptHolds(released=0, failed=0, finished=True)
+NO_PARENTS = deletion.SweptParents(children=0, parents=0, failed=0, finished=True)
+
 
 class Streams:
     """A fake of the tables' streams. `shards`: how many stream shards each stream has."""
@@ -39,6 +42,7 @@ class Streams:
         self.shards = shards
 
     def list_shards(self, table: str) -> ShardTree:
+        """Returns the stream shards: `shard-counts`, `shard-counts-1` and so on, all without a parent."""
         return {f"shard-{table}" + f"-{number}" * (number > 0): None for number in range(self.shards)}
 
 
@@ -50,7 +54,7 @@ class Ledger:
     now_s: int
 
     def sweep(self, context: LambdaContext | None = None, **options: Any) -> dict[str, int]:
-        """Run one sweep, and return its log line. `options`: another `store`, or other `shards`."""
+        """Run one sweep, and return the fields of its log line. `options`: another `store`, or other `shards`."""
         run = Sweep(counters.COUNTERS, options.get("store", self.store), options.get("shards", Streams()))
         return run({}, context or LambdaContext())
 
@@ -63,15 +67,21 @@ class Ledger:
         self.store.client.put_item(TableName=self.store.settings.ledger_table, Item=key | item)
 
     def checkpoint(self, consumer: str, table: str, ago_s: int, shard: str = "", sequence: str = "9") -> None:
-        """Store that a consumer has passed a stream shard up to `ago_s` seconds ago. Heartbeats with the key k reach
-        the shard, or, if `shard` is given, heartbeats with its last letter as key."""
+        """Store that a consumer has passed a stream shard up to `ago_s` seconds ago, and there the record `sequence`.
+        Heartbeats with the key k reach the shard, or, if `shard` is given, heartbeats with its last letter as key.
+        `note`: the newest record for the rollup that the bookkeeper has passed."""
         key = keys.key(*keys.checkpoint_key(consumer, table, shard or f"shard-{table}"))
         self.put(key, sequence=sequence, through=self.now_s - ago_s, heartbeat=shard[-1:] or "k", note="9")
 
     def book(self, minute: int, *amounts: int) -> None:
         """Book amounts of v0, v1 and so on as observed, but not as expected, so that these tallies drift."""
-        entries = [JournalEntry("plays", f"v{number}", "", 0, amount) for number, amount in enumerate(amounts)]
-        segment = segments.segment_write(self.store.settings, self.minute + minute, 0, "s#1", entries, 0)
+        entries = [
+            JournalEntry("plays", f"v{number}", pair="", expected=0, observed=amount)
+            for number, amount in enumerate(amounts)
+        ]
+        segment = segments.segment_write(
+            self.store.settings, self.minute + minute, bucket=0, name="s#1", entries=entries, now_s=0
+        )
         assert try_commit(self.store, [segment])
 
     def drift(self) -> list[int]:
@@ -90,14 +100,15 @@ class Ledger:
 
 
 def ledger_to_judge(store: Store, now_s: int) -> Ledger:
-    """Returns a ledger with five minutes to judge. In one minute a tally drifts."""
+    """Returns a ledger with five minutes to judge. In minute -9 the tally v0 drifts by 5."""
     to_judge = Ledger(store, now_s)
-    passed_s = 60 * (to_judge.minute - 3) + 5  # closes minute -5; clocks may differ by 5 s
+    passed_s = 60 * (to_judge.minute - 3) + 5  # minute -4 is passed, so minute -5 is closed; clocks may differ by 5 s
     to_judge.put(
         watermark.WATERMARK_KEY, judged=to_judge.minute - 10, written_s=to_judge.now_s - 60,
         rollup_passed_s=passed_s, bookkeeper_passed_s=passed_s, rollup_booked_s=passed_s, probe_visible_s=passed_s + 10,
-        journal_complete_s=passed_s, probe_rollup_s=passed_s + 120, began_s=to_judge.now_s - 3600,  # +2 minutes
+        journal_complete_s=passed_s, probe_rollup_s=passed_s + 120, began_s=to_judge.now_s - 3600,
     )  # fmt: skip
+    # The bookkeeper passes `probe_visible_s` here, so the first sweep finds the minutes -4 and -3 complete.
     for consumer in ("rollup", "bookkeeper"):
         for table in ("counts", "receipts"):
             to_judge.checkpoint(consumer, table, ago_s=2)
@@ -107,7 +118,7 @@ def ledger_to_judge(store: Store, now_s: int) -> Ledger:
 
 @pytest.fixture(autouse=True)
 def ledger(store: Store, monkeypatch: pytest.MonkeyPatch) -> Ledger:
-    now_s = int(time.time() // 3600) * 3600 + 40 * 60 + 30  # at 40:30, no part of an hour ends during a test
+    now_s = int(time.time() // 3600) * 3600 + 40 * 60 + 30  # at 40:30: the hour does not end during a test
     to_judge = ledger_to_judge(store, now_s)
     monkeypatch.setattr(time, "time", lambda: float(to_judge.now_s))
     return to_judge
@@ -128,6 +139,7 @@ def metrics(out: str) -> dict[str, dict[str, Any]]:
 def test_a_sweep_judges_and_writes_the_metrics_of_every_counter(
     ledger: Ledger, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The lag of a consumer is at least a minute, because DynamoDB may list a new stream shard so late."""
     assert ledger.sweep() == {
         "rollup_age_s": 60, "bookkeeper_age_s": 60, "minutes": 5, "segments": 1, "bytes": ledger.segment_bytes(),
         "uneven": 1, "finished": 1, "hours": 0,
@@ -155,17 +167,17 @@ def test_the_judge_gets_the_watermark_of_the_last_sweep_and_not_of_this_sweep(le
     assert ledger.sweep()["minutes"] == 5
     assert (ledger.drift(), watermark.last_judged_minute(ledger.store)) == ([5], ledger.minute - 5)
     ledger.now_s += 60
-    assert ledger.sweep()["minutes"] == 2  # the minutes that the first sweep found complete
+    assert ledger.sweep()["minutes"] == 2, "the minutes that the first sweep found complete"
     assert ledger.drift() == [12]
 
 
 def test_a_sweep_that_runs_out_of_time_writes_a_metric(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
-    result = ledger.sweep(LambdaContext(remaining_ms=int(RESERVE_S * 1000)))
+    result = ledger.sweep(LambdaContext(remaining_ms=int(RESERVE_S * 1000)))  # leaves 0 s for the parts
     assert (result["minutes"], result["finished"]) == (0, 0)
     assert metrics(capsys.readouterr().out)["stack"]["SweepUnfinished"] == [1.0]
     assert ledger.heartbeats() == ["HEARTBEAT#k", "heartbeat#k"], "heartbeats are always written"
     ledger.now_s += 60
-    assert ledger.sweep()["minutes"] == 5 + 2  # the first sweep found two more minutes complete
+    assert ledger.sweep()["minutes"] == 5 + 2, "the first sweep found two more minutes complete"
     assert ledger.drift() == [5]
 
 
@@ -188,16 +200,16 @@ def test_each_part_of_a_sweep_has_its_share_of_the_time_and_holds_come_first(
 
         return run
 
-    monkeypatch.setattr(expired_holds, "sweep", fake_part("holds", expired_holds.SweptHolds(0, 0, True), takes_s=2))
+    monkeypatch.setattr(expired_holds, "sweep", fake_part("holds", NO_HOLDS, takes_s=2))
     monkeypatch.setattr(watermark, "advance", advance_slowly)
     monkeypatch.setattr(judge, "judge", fake_part("judge", judge.JudgeRun()))
     monkeypatch.setattr(rows, "summary", fake_part("drift", ({observe.DRIFTING_TALLIES: 0}, {})))
     monkeypatch.setattr(hours, "sum_up", fake_part("series", 0))
-    monkeypatch.setattr(deletion, "sweep", fake_part("deleted", deletion.SweptParents(0, 0, 0, True)))
+    monkeypatch.setattr(deletion, "sweep", fake_part("parents", NO_PARENTS))
     ledger.sweep(LambdaContext(remaining_ms=32_000), store=store)  # RESERVE_S leaves 30 s for the parts
     assert list(deadlines_s.items()) == [
         ("holds", 100 + 0.5 * 30), ("judge", 110 + 0.6 * 20), ("drift", 110 + 0.25 * 20), ("series", 110 + 0.5 * 20),
-        ("deleted", 130),
+        ("parents", 130),
     ]  # fmt: skip
 
 
@@ -205,7 +217,7 @@ def test_a_report_of_drift_that_runs_out_of_time_gives_a_lower_bound(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    """The report has a quarter of 80 s, and reads a row a second. So the report reads 20 of 60 rows."""
+    """The report has a quarter of 80 s, and each row takes a second. So the report reads 20 of 60 rows."""
     ledger.book(-9, *[2 * 10**15] * 60)  # the sum is above the whole numbers that a double can hold
     ledger.sweep()
     capsys.readouterr()
@@ -232,7 +244,7 @@ def test_a_report_of_drift_that_runs_out_of_time_gives_a_lower_bound(
 def test_a_consumer_that_lags_is_logged_with_its_shard(
     ledger: Ledger, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    ledger.checkpoint("rollup", "receipts", ago_s=700, sequence="8")  # the bookkeeper has noted the record 9
+    ledger.checkpoint("rollup", "receipts", ago_s=700, sequence="8")  # record 9 waits: the bookkeeper has noted it
     ledger.sweep()
     metered = metrics(capsys.readouterr().out)
     assert (metered["rollup"]["WatermarkAgeSeconds"], metered["bookkeeper"]["WatermarkAgeSeconds"]) == ([700.0], [60.0])
@@ -248,12 +260,8 @@ def test_a_part_of_the_sweep_that_fails_does_not_stop_the_other_parts_and_raises
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], module: Any, function: str
 ) -> None:
     ended_parts = list[str]()
-    monkeypatch.setattr(
-        expired_holds, "sweep", lambda *_: ended_parts.append("holds") or expired_holds.SweptHolds(0, 0, True)
-    )
-    monkeypatch.setattr(
-        deletion, "sweep", lambda *_: ended_parts.append("parents") or deletion.SweptParents(0, 0, 0, True)
-    )
+    monkeypatch.setattr(expired_holds, "sweep", lambda *_: ended_parts.append("holds") or NO_HOLDS)
+    monkeypatch.setattr(deletion, "sweep", lambda *_: ended_parts.append("parents") or NO_PARENTS)
     monkeypatch.setattr(module, function, fail_as_busy)
     with pytest.raises(TallyError, match="busy"):
         ledger.sweep()
@@ -269,7 +277,7 @@ def test_a_part_of_the_sweep_that_fails_does_not_stop_the_other_parts_and_raises
 def test_a_sweep_with_a_counter_of_another_schema_raises_an_error(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sweep removes no items of the counter, and does everything else."""
+    """The sweep removes no children of any counter. It sends heartbeats, and judges."""
     note_fingerprint(ledger.store, replace(counters.HEARTS, child="STAR#USER#"))
     monkeypatch.setattr(deletion, "sweep", lambda *_: pytest.fail("removed"))
     with pytest.raises(
@@ -282,7 +290,8 @@ def test_a_sweep_with_a_counter_of_another_schema_raises_an_error(
 def test_get_drift_answers_one_page_at_a_time(store: Store, ledger: Ledger, invoke: Any) -> None:
     ledger.book(-8, 1, 0, 3, 4)
     ledger.book(-7, -1, 5)  # v0 does not drift any more
-    judge.judge(store, Watermark(ledger.minute - 9, ledger.now_s), ledger.now_s, until_s=float("inf"))
+    judged_to_minus_9 = Watermark(judged=ledger.minute - 9, journal_complete_s=ledger.now_s)
+    judge.judge(store, judged_to_minus_9, ledger.now_s, until_s=float("inf"))
     first = invoke.direct("get_drift", limit=2)["body"]
     second = invoke.direct("get_drift", limit=2, cursor=first["cursor"])["body"]
     since = 60 * (ledger.minute - 8)
@@ -303,7 +312,7 @@ def test_a_quiet_sweep_uses_what_the_calculator_bills(
     shards = Streams(cost.SHARDS)
     ledger.book(-5, -5)  # ends the drift of 5
     costs = list[tuple[float, float, float]]()
-    for _ in range(8):  # enough sweeps to judge all old minutes
+    for _ in range(8):  # enough sweeps to judge all old minutes; the last two are measured
         ledger.now_s += 60
         for consumer in ("rollup", "bookkeeper"):
             for table in ("counts", "receipts"):
@@ -315,6 +324,7 @@ def test_a_quiet_sweep_uses_what_the_calculator_bills(
         costs.append((meter.read_units, meter.requests, meter.write_units))
     reads, requests, writes = (sum(pair) / 2 for pair in zip(*costs[-2:], strict=True))
     assert reads == pytest.approx(cost.QUIET_READS, rel=0.05)
+    # The two sweeps sum up no series, because too few minutes are judged for a part of an hour.
     assert requests == pytest.approx(cost.SWEEP_REQUESTS - cost.SERIES_READS, rel=0.05)
     assert writes == cost.JUDGE_WRITES + 2 * cost.SHARDS
     printed = capsys.readouterr().out

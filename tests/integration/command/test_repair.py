@@ -69,7 +69,7 @@ def test_check_of_a_ledger_that_is_not_judged_does_not_say_that_all_is_well(run:
     assert (code, out) == (2, "nothing is known to be wrong\n")
     assert err == "tally: drift: not checked yet: a new stack needs some minutes\n"
     put_drift_row(store, "plays", "v", -3)
-    assert run("check")[0] == 1
+    assert run("check")[0] == 1, "a difference is found"
 
 
 def test_check_and_repair_read_each_named_number_of_any_counter(run: Run, store: Store) -> None:
@@ -140,9 +140,9 @@ def test_a_difference_without_drift_is_repaired_after_a_second_count(
     run: Run, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tally was wrong before the ledger began, so the ledger has no drift of the tally."""
-    request_times_s: list[int] = []
+    request_minutes: list[int] = []
     monkeypatch.setattr(
-        reconcile.Reconciler, "wait_until_judged", lambda self, asked_s, tell: request_times_s.append(asked_s)
+        reconcile.Reconciler, "wait_until_judged", lambda self, minute, tell: request_minutes.append(minute)
     )
     post(store, "off", off_by=5)
     code, out, err = run("repair", "likes", "off", *SIGNED, "--yes")
@@ -151,7 +151,7 @@ def test_a_difference_without_drift_is_repaired_after_a_second_count(
         "tally: 1 of 1 differs from the count of children for no recorded reason: counting once more to be sure\n"
         in err
     )
-    assert len(request_times_s) == 2, "the repair waits for the judge before each of the two counts"
+    assert len(request_minutes) == 2, "the repair waits for the judge before each of the two counts"
 
 
 def test_a_repair_asks_and_writes_nothing_without_a_yes(
@@ -212,7 +212,7 @@ def lose_receipt(store: Store, target: str, amount: int, counter: str = "visits"
 
 @pytest.mark.usefixtures("midday")
 def test_lost_receipts_are_listed_and_added_once_after_drift_is_repaired(run: Run, store: Store) -> None:
-    mark_judged(store)
+    mark_judged(store)  # by the clock of midday
     page = "https://example.com/a"
     day = lose_receipt(store, page, 7)
     lose_receipt(store, page, 5)
@@ -243,7 +243,7 @@ def test_lost_receipts_are_listed_and_added_once_after_drift_is_repaired(run: Ru
 
 @pytest.mark.usefixtures("_stopped_clock")
 def test_a_repair_fails_if_the_ledger_is_not_judged(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconcile, "WAIT_MAX", 0)
+    monkeypatch.setattr(reconcile, "WAIT_MAX", 0)  # minutes for the judge
     post(store, "off", off_by=5)
     mark_judged(store, minutes_ahead=-30)
     code, _, err = run("repair", *SIGNED, "--yes")
@@ -267,27 +267,27 @@ def test_a_number_that_cannot_be_repaired_does_not_stop_other_repairs(run: Run, 
 @pytest.mark.usefixtures("_stopped_clock")
 def test_a_number_is_named_by_id_and_period_or_by_the_id_for_the_present_period(run: Run, store: Store) -> None:
     now_s = time.time()
-    today, later = (time.strftime("%Y-%m-%d", time.gmtime(now_s + days * 86400)) for days in (0, 10))
-    today = f"7c20#{today}"
+    today, in_10_days = (time.strftime("%Y-%m-%d", time.gmtime(now_s + days * 86400)) for days in (0, 10))
 
     def line_end(days: int) -> str:
         end = time.strftime("%Y-%m-%dT00:00:00+00:00", time.gmtime(now_s + (days + 1) * 86400))
         return f"8, drifts by +5, 992 left to its limit of 1000, until {end}\n"
 
-    for target in (today, f"7c20#{later}"):
-        edit(store, tallies.key(counters.CALLS, target, 0), "calls", 8)
-        put_drift_row(store, "calls", target, 5)
-    assert run("get", "calls", "7c20") == (0, f"calls {today}: {line_end(0)}", "")
-    assert run("get", "calls", f"7c20#{later}")[1] == f"calls 7c20#{later}: {line_end(10)}"
+    for period in (today, in_10_days):
+        edit(store, tallies.key(counters.CALLS, f"7c20#{period}", 0), "calls", 8)
+        put_drift_row(store, "calls", f"7c20#{period}", 5)
+    assert run("get", "calls", "7c20") == (0, f"calls 7c20#{today}: {line_end(0)}", "")
+    assert run("get", "calls", f"7c20#{in_10_days}")[1] == f"calls 7c20#{in_10_days}: {line_end(10)}"
     body = json.loads(run("get", "calls", "7c20", "--json")[1])
-    assert (body["id"], body["period"], body["value"]) == ("7c20", today.partition("#")[2], 8)
+    assert (body["id"], body["period"], body["value"]) == ("7c20", today, 8)
     ends_s = (int(now_s) // 86400 + 1) * 86400
     assert (body["limit"], body["left"], body["resets_at"]) == (1000, 992, ends_s)
     rows = [json.loads(line) for line in run("check", "--json")[1].splitlines()]
-    assert {(row["id"], row["period"]) for row in rows} == {("7c20", today.partition("#")[2]), ("7c20", later)}
-    assert f"repaired calls {today}: -5 (8 to 3), by ledger" in run("repair", "calls", "7c20", *SIGNED, "--yes")[1]
-    assert f"calls {today}: -5 (8 to 3) by ann" in run("history", "7c20")[1]
-    for arguments in (("calls", "7c20#2026-02-30"), ("usage", f"7c20#{later}")):
+    assert {(row["id"], row["period"]) for row in rows} == {("7c20", today), ("7c20", in_10_days)}
+    repair = run("repair", "calls", "7c20", *SIGNED, "--yes")
+    assert f"repaired calls 7c20#{today}: -5 (8 to 3), by ledger" in repair[1]
+    assert f"calls 7c20#{today}: -5 (8 to 3) by ann" in run("history", "7c20")[1]
+    for arguments in (("calls", "7c20#2026-02-30"), ("usage", f"7c20#{today}")):  # no such day; no periods
         assert run("get", *arguments)[0] == 2
 
 
@@ -302,21 +302,18 @@ def test_a_possible_loss_is_reported_until_somebody_acknowledges_the_loss(run: R
     post(store)
     for loss in (
         Loss("gap#rollup", "rollup", since_s=60, until_s=120),
-        Loss("letter#x", "bookkeeper", 0, 0, resume_minute=watermark.last_judged_minute(store)),
+        Loss("letter#x", "bookkeeper", since_s=0, until_s=0, resume_minute=watermark.last_judged_minute(store)),
     ):
         put_alone(Call(store), loss.as_write(store.settings))
     code, out, _ = run("check")
     assert (code, out.splitlines()[-1].split("; ")[0]) == (1, "records may be lost")
-    assert [line[:50] for line in out.splitlines()[:-1]] == [
-        "gap      rollup may have lost records, from 1970-0",
-        "gap      bookkeeper may have lost a dead letter, f",
-    ]
+    assert [line.split(", ")[0] for line in out.splitlines()[:-1]] == [
+        "gap      rollup may have lost records", "gap      bookkeeper may have lost a dead letter",
+    ]  # fmt: skip
     assert run("repair", *SIGNED, "--yes")[1].endswith("2 left\n")
     assert run("check", "--only", "drift")[0] == 0
     code, out, _ = run("repair", *SIGNED, "--yes", "--acknowledge")
     assert (code, out.splitlines()[-2:]) == (0, ["acknowledged 2: as_of advances with the next sweep", "all is well"])
     assert run("check")[:2] == (0, "all is well\n")
     code, out, _ = run("history", "--losses")
-    assert (code, sorted(line.partition("  ")[2].partition(" ")[0] for line in out.splitlines())) == (
-        0, ["bookkeeper's", "rollup's"],
-    )  # fmt: skip
+    assert (code, len(out.splitlines()), "  bookkeeper's " in out, "  rollup's " in out) == (0, 2, True, True)

@@ -163,7 +163,7 @@ def _compare(recount: Recount) -> None:
 
 def _finish_scan(args: argparse.Namespace, stack: Stack, groups: Sequence[str] = (), again: bool = False) -> Recount:
     """Runs a scan to its end, waits for the consumer, and returns the scan. `groups`: the groups to count; empty: all.
-    Raises ScanAbandonedError, UncountableError, CommandError."""
+    Raises ScanClosedError, UncountableError, CommandError."""
     fingerprints.check(fingerprints.read_all(stack.store), stack.counters)
     recount = _resume_or_begin(args, stack.store, groups, again=again)
     if not recount.scan.ended_s:

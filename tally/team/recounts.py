@@ -20,7 +20,7 @@ from ..dynamo.keys import Item
 from ..dynamo.transactions import TRANSACTION_ITEMS_MAX, try_commit
 from ..items import RECOUNT_GENERATION, RESERVED_GROUP_PREFIX
 from . import scan_state, team_numbers
-from .scan_reader import ABANDONED_MESSAGE, ScanAbandonedError, ScanReader
+from .scan_reader import CLOSED_MESSAGE, ScanClosedError, ScanReader
 from .team_numbers import TeamNumberNote
 
 GROUPS_MAX = TRANSACTION_ITEMS_MAX - 1  # numbers that one transaction sets, beside the check of the scan
@@ -73,7 +73,7 @@ class Recount(ScanReader):
     def report_drift(self, difference: Difference) -> bool:
         """Notes the difference as drift, which `tally repair` removes. Returns False if the items are not counted, so
         that a difference is not drift, or if the row has changed. The caller then reads the difference again. Raises
-        ScanAbandonedError."""
+        ScanClosedError."""
         if not difference.excess and not difference.drift.drift:
             return True
         noted = rows.recount_write(self.store, difference.drift, difference.excess, self.now_s())
@@ -82,7 +82,7 @@ class Recount(ScanReader):
     def set_number(self, difference: Difference) -> bool:
         """Sets the number of a group to its recount, once for this scan, and its drift to 0. Returns False if another
         process has set the number, or if the row or the team's number has changed: then the caller reads the difference
-        again. Raises ScanAbandonedError."""
+        again. Raises ScanClosedError."""
         has_team_number = self.counter.watch is not None and not difference.group.startswith(RESERVED_GROUP_PREFIX)
         if difference.is_set or not (difference.excess or difference.drift.drift or has_team_number):
             return True
@@ -136,7 +136,7 @@ class Recount(ScanReader):
         check = items.check_write(table, scan_state.scan_key(self.counter.name), expected)
         if try_commit(self.store, [*writes, check]):
             return True
-        self.is_complete()  # raises ScanAbandonedError if the scan is closed
+        self.is_complete()  # raises ScanClosedError if the scan is closed
         return False
 
     def remove_stale(self, group: str) -> None:
@@ -150,10 +150,10 @@ class Recount(ScanReader):
 
     def close(self, *, has_counted_all: bool = False, groups_found: int | None = None) -> None:
         """Closes the scan. `has_counted_all`: each number is now counted by the declaration. `groups_found`: how
-        many groups have items; None: the scan has not read all groups. Raises ScanAbandonedError."""
+        many groups have items; None: the scan has not read all groups. Raises ScanClosedError."""
         counted_by = self.counter.items_digest if has_counted_all else None
         if not scan_state.close(self.store, self.scan, counted_by, groups_found):
-            raise ScanAbandonedError(ABANDONED_MESSAGE)
+            raise ScanClosedError(CLOSED_MESSAGE)
 
     def _difference(self, group: str, shards: Sequence[Item], row: DriftRow) -> Difference:
         tally = [item for item in shards if self.counter.shard_of(item["SK"]["S"]) is not None]

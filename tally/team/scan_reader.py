@@ -29,8 +29,9 @@ from .scan_state import Scan
 WRITES_MAX = TRANSACTION_ITEMS_MAX - 1  # in one transaction, which has one write more: the scan's position
 
 
-class ScanAbandonedError(TallyError):
-    """The scan was abandoned. Another scan was started, or records that the scan needs were skipped or lost."""
+class ScanClosedError(TallyError):
+    """The scan is closed or too old. Another process finished it or started another scan, or records that the scan
+    needs were skipped or lost."""
 
 
 class UncountableError(TallyError):
@@ -110,7 +111,7 @@ class ScanReader:
     def run_steps(self) -> Iterator[Step]:
         """Reads and adds all items after the scan's position, yields each step, and then notes the end of the scan.
 
-        Raises ScanAbandonedError, UncountableError.
+        Raises ScanClosedError, UncountableError.
         """
         if "B" in self.key_types.values():
             raise UncountableError(f"The keys of {self.table} are binary: Tally counts items by strings and numbers.")
@@ -119,7 +120,10 @@ class ScanReader:
             units, written = page.units, 0.0
             for pack in self.pack(page):
                 read += len(pack.items)
-                added, written = self._add(pack.items, read)
+                result = self._add(pack.items, read)
+                if result is None:
+                    return  # another process has read all items, and ended the scan
+                added, written = result
                 yield Step(len(pack.items), added, units, written)
                 units = 0.0  # the first step of a page has the units of the page's read
             # If the last pack had nothing to write, no transaction stored its position. No spot check is continued.
@@ -129,14 +133,14 @@ class ScanReader:
                     self.is_complete()  # raises if the scan is closed; otherwise the next page stores its position
                 yield Step(0, 0, 0.0, 1.0)
         if not scan_state.end(self.store, self.scan, self.now_s()):
-            raise ScanAbandonedError(ABANDONED_MESSAGE)
+            raise ScanClosedError(CLOSED_MESSAGE)
 
     def is_complete(self) -> bool:
         """Returns whether the recount is complete: the scan has ended, and the consumer has passed the end. Raises
-        ScanAbandonedError."""
+        ScanClosedError."""
         stored = scan_state.read_scan(self.store, self.counter.name)
         if stored.generation != self.scan.generation or stored.closed or stored.may_lack_markers(self.now_s()):
-            raise ScanAbandonedError(ABANDONED_MESSAGE)
+            raise ScanClosedError(CLOSED_MESSAGE)
         return scan_state.is_complete(self.store, stored, self.items_declaration.table)
 
     def _pages(self) -> Iterator[Page]:
@@ -152,9 +156,10 @@ class ScanReader:
             start = None if number else after  # the position is in the first of these partitions
             yield from queries.team_table_pages(self.store, self.table, (key, partition), start, **limited)
 
-    def _add(self, pack: Sequence[Item], read: int) -> tuple[int, float]:
-        """Adds items that neither the stream nor the scan has counted. Returns how many it added, and the write units.
-        `read`: how many items the scan has read, including this pack."""
+    def _add(self, pack: Sequence[Item], read: int) -> tuple[int, float] | None:
+        """Adds items that neither the stream nor the scan has counted. Returns how many it added, and the write units;
+        None: the scan has ended, so it adds no item. `read`: how many items the scan has read, including this pack.
+        """
         name, generation, declaration = self.counter.name, self.scan.generation, self.items_declaration
         values = ((self._if_covered(declaration.contribution(item)), item) for item in pack)
         uncounted = [
@@ -175,8 +180,9 @@ class ScanReader:
             if sent.committed:
                 return len(uncounted), units
             if sent.condition_failed:
-                if sent.codes[-1] == CONDITION_FAILED:  # of the position
-                    raise ScanAbandonedError(ABANDONED_MESSAGE)
+                if sent.codes[-1] == CONDITION_FAILED:  # of the position: the scan has ended, or is closed
+                    self.is_complete()  # raises if the scan is closed
+                    return None
                 # Items with a failed condition have a marker: the stream or another process has counted them.
                 uncounted = [one for one, code in zip(uncounted, sent.codes, strict=False) if code != CONDITION_FAILED]
                 continue
@@ -225,7 +231,7 @@ class ScanReader:
         return {name: item[name] for name in self.key_types}
 
 
-ABANDONED_MESSAGE = (
-    "This scan was abandoned. Another scan was started, the counter's declaration changed, records of the table may be"
-    " lost, or the scan is older than 15 days. Start a new scan: `tally scan COUNTER`."
+CLOSED_MESSAGE = (
+    "This scan cannot continue. Another process finished it or started another scan, the counter's declaration changed,"
+    " records of the table may be lost, or the scan is older than 15 days. Run the command again."
 )

@@ -21,7 +21,7 @@ from tally.items import Fault, Items
 from tally.streams.lineage import Checkpoint
 from tally.team import scan_state
 from tally.team.recounts import Recount
-from tally.team.scan_reader import ScanAbandonedError, Step
+from tally.team.scan_reader import ScanClosedError, Step
 from tests.contexts import LambdaContext
 from tests.delivery import Delivery, Handler
 from tests.invariants.processes import WRITES, Crash, WatchedClient
@@ -163,7 +163,7 @@ class TeamSchedule:
         try:
             if next(steps, None) is not None and self.chance.random() > 0.05:
                 self.open_scans.append((recount, steps))
-        except (Crash, ScanAbandonedError):
+        except (Crash, ScanClosedError):
             pass
 
     def set_numbers(self) -> None:
@@ -181,7 +181,7 @@ class TeamSchedule:
             outcomes = [recount.set_number(difference) for difference in recount.set_many(list(differences))]
             if all(outcomes):
                 recount.close(has_counted_all=not groups)
-        except (Crash, ScanAbandonedError):
+        except (Crash, ScanClosedError):
             return
 
     def sweep(self) -> None:

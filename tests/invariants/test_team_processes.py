@@ -19,7 +19,7 @@ from tally.dynamo.client import Call, Store
 from tally.streams import dead_letters
 from tally.team import scan_reader, scan_state
 from tally.team.recounts import Recount
-from tally.team.scan_reader import ScanAbandonedError
+from tally.team.scan_reader import ScanClosedError
 from tests.contexts import LambdaContext
 from tests.delivery import Record
 from tests.invariants.team_table import Team, make_team
@@ -49,7 +49,7 @@ def write(port: int, team: Team, seed: int) -> None:
 
 def scan(port: int, team: Team, name: str, page_items: int) -> None:
     """Continues the open scan of the counter `name` to its end. `page_items`: items of a page; 0: no limit."""
-    with closing(SyncWire(port)) as wire, suppress(ScanAbandonedError):
+    with closing(SyncWire(port)) as wire, suppress(ScanClosedError):
         store = replace(team.store, client=wire)  # type: ignore[arg-type]
         for _ in Recount(store, COUNTERS[name], scan_state.read_scan(store, name), page_items=page_items).run_steps():
             pass

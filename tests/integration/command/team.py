@@ -30,6 +30,7 @@ SPENT = Counter("spent", prefix="SPENT", sort_key="TOTAL", attribute="cents", it
 USAGE = Counter("usage", prefix="USAGE", sort_key="TOTAL", attribute="usage")
 COUNTERS = declared([ORDERS, SPENT, USAGE])
 """
+"""A counters file, which tests also write into a team's folder."""
 _module: dict[str, Any] = {}
 exec(COUNTERS_FILE, _module)
 COUNTERS: Mapping[str, Counter] = _module["COUNTERS"]
@@ -43,7 +44,8 @@ class Team(team_table.Team):
     capsys: pytest.CaptureFixture[str] = field(kw_only=True)
 
     def __call__(self, line: str, client: Any = None) -> tuple[int, str, str]:
-        """Run the command. Returns its exit status, its output, and its errors."""
+        """Run the command. `client`: the command's client; None: the client of the store. Returns the exit status, the
+        output, and the errors."""
         self.capsys.readouterr()
         arguments = commands.parse_arguments(line.split(), commands.parser(self.counters))
         objects = DeadLetterBucket("bucket", lambda: self.bucket)
@@ -62,7 +64,7 @@ class Team(team_table.Team):
         self.drain()
 
     def poison(self) -> None:
-        """Remove the new image of the newest record, so that the record is a poison record."""
+        """Remove the new image of the newest record, so that the record becomes a dead letter."""
         self.read_stream()
         (shard,) = self.shards.values()
         shard.records[-1]["dynamodb"].pop("NewImage")
@@ -78,7 +80,7 @@ class Team(team_table.Team):
         self.wire.delete_item(TableName=self.store.settings.ledger_table, Key=scan_state.passed_key(self.name))
 
     def edit(self, group: str, amount: int) -> None:
-        """Edit the number of orders by hand."""
+        """Edit the number of a group of orders by hand."""
         self.wire.update_item(
             TableName=self.store.settings.counts_table, Key=tallies.key(ORDERS, group, 0),
             UpdateExpression="ADD #number :amount", ExpressionAttributeNames={"#number": ORDERS.attribute},

@@ -86,6 +86,7 @@ def test_init_beside_an_app_that_is_not_of_the_cdk_writes_nothing(
 def test_commands_read_the_counters_of_the_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert error_of(main, ["get", "shares", "a1", "--local"], capsys).startswith("argument COUNTER: there is no")
     assert run_command(capsys, "init")[0] == 0
+    # The command knows the counter, and fails because no server has this port.
     assert error_of(main, ["get", "shares", "a1", "--local", "--port", "1"], capsys).startswith("nothing answers")
 
 
@@ -167,7 +168,7 @@ def test_the_package_without_extras_says_what_the_command_needs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delitem(sys.modules, "tally.cli.commands")
-    monkeypatch.setitem(sys.modules, "shtab", None)
+    monkeypatch.setitem(sys.modules, "shtab", None)  # so that `import shtab` fails
     error = error_of(main, ["status"], capsys)
     assert error == "shtab is missing, and the command needs it: install 'tallystick[dev]'"
 
@@ -176,8 +177,10 @@ def test_destroy_refuses_an_unknown_option(capsys: pytest.CaptureFixture[str]) -
     assert error_of(main, ["destroy", "--forse"], capsys) == "unrecognized arguments: --forse; --help says more"
 
 
-def test_the_cdk_on_the_path_is_used_or_else_the_pinned_version(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(folder))
+def test_the_cdk_of_the_checkout_or_of_the_path_is_used_or_else_the_pinned_version(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(folder))  # an empty folder
     with pytest.raises(CommandError, match=r"^Node is missing, and `cdk` needs it"):
         account.cdk_command()
     write_tool(folder, "node")
@@ -190,7 +193,7 @@ def test_the_cdk_on_the_path_is_used_or_else_the_pinned_version(folder: Path, mo
     assert f"npx aws-cdk@{pinned} bootstrap" in (ROOT / "docs/adopt.md").read_text()
     write_tool(folder, "cdk")
     assert account.cdk_command() == ["cdk"]
-    monkeypatch.setenv("TALLY_APP", str(ROOT))
+    monkeypatch.setenv("TALLY_APP", str(ROOT))  # as in a checkout
     with monkeypatch.context() as without_cdk:
         without_cdk.setitem(sys.modules, "aws_cdk", None)
         with pytest.raises(CommandError, match=r"^the CDK is missing: run `make setup-cdk`$"):

@@ -27,7 +27,8 @@ def series(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fold, "BUCKETS", 1)  # put_series fills only the first bucket of a minute
     at_8 = HOUR_8 * 60  # minutes since 1970
     plays = [(at_8 - 120 + 60 * hour + 5, "a", 100 * (hour + 1)) for hour in range(4)]
-    put_series(store, at_8 - 125, at_8 + 140, [(at_8 - 122, "a", 9), *plays, (at_8 - 30, "b", 10)])
+    plays = [(at_8 - 122, "a", 9), *plays, (at_8 - 30, "b", 10)]
+    put_series(store, since=at_8 - 125, through=at_8 + 140, plays=plays)
 
 
 class Files:
@@ -43,8 +44,8 @@ class Files:
 
     def hourly(self, id_: str, values: Iterable[int | None], late_s: int = 0) -> str:
         """Writes the readings of one id, one an hour from 06:00, each `late_s` seconds late. None: no reading."""
-        times_s = [(HOUR_8 - 2 + hour) * 3600 + late_s for hour in range(99)]
-        return self(*(f"{id_},{value},{at}" for at, value in zip(times_s, values, strict=False) if value is not None))
+        timed = [((HOUR_8 - 2 + hour) * 3600 + late_s, value) for hour, value in enumerate(values)]
+        return self(*(f"{id_},{value},{at_s}" for at_s, value in timed if value is not None))
 
 
 @pytest.fixture
@@ -82,7 +83,7 @@ def test_a_right_old_number_exits_with_0_and_errors_that_cancel_out_exit_with_1(
 
 
 def test_hours_that_tally_has_not_completely_summed_up_are_unknown(run: Run, files: Files) -> None:
-    first = files("a,1,1799989200", "a,5,1799992800")  # at 05:00 and 06:00
+    first = files("a,1,1799989200", "a,5,1799992800")  # at 05:00 and 06:00; the series begin at 05:55
     code, out, err = run("shadow", "plays", first, files.hourly("a", [None, 105, 300, 600, 1000, 1000, 1000]), *UTC)
     assert (code, rows(out)) == (1, [
         "05,06,1,4,,", "06,07,1,100,100,0", "07,08,1,195,200,-5", "08,09,1,300,300,0", "09,10,1,400,400,0",
@@ -142,7 +143,7 @@ def test_bad_lines_are_named_and_nothing_is_compared(run: Run, files: Files) -> 
 def test_json_has_every_id_and_a_terminal_shows_bars(
     run: Run, files: Files, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    repair = {"before": 900, "amount": -5, "added": -3}
+    repair = {"before": 900, "amount": -5, "added": -3}  # `added`: the part of the amount that no series has
     at_s = (HOUR_8 - 1) * 3600 + 5
     write = history.repair_entry_write(store, "plays", "a", at_s, repair, by="ann", why="x", how="ledger")
     try_commit(store, [write])

@@ -1,4 +1,4 @@
-"""`tally scan`, `check` and `repair` of team numbers: the likes of 300 posts, of which up to 20 are wrong."""
+"""`tally scan`, `check` and `repair` of team numbers: the likes of 300 posts. Up to 20 of these numbers are wrong."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import pytest
 
 from tally.cdk.operator import operator_needs
 from tally.counter import Counter, Watched, declared
-from tally.items import Items, Watch
+from tally.items import TEAM_NUMBERS_GROUP, Items, Watch
 from tally.team import health, watch
 from tests.integration.command.numbers import mark_judged
 from tests.integration.command.team import Team
 from tests.integration.test_needs import Recorder
 from tests.sync_wire import SyncWire
 
-SIGNED = "--by ann --why test --yes"
+WRITE_OPTIONS = "--by ann --why test --yes"
 LIKE_ITEMS = Items("shop", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#")
 LIKES = Watched("post_likes", table="shop", attribute="likeTally", items=LIKE_ITEMS, at="META")
 COUNTERS = declared([LIKES])
@@ -60,18 +60,20 @@ def test_get_shows_tallys_count_and_the_excess_of_the_teams_number(team: Team) -
 
 
 def test_a_team_number_that_changed_recently_is_not_ok(team: Team) -> None:
-    """The items may be ahead of the number or lag behind, and nobody can tell until `within_s` has passed."""
+    """The items may be ahead of the number or lag behind, and nobody can tell until `within_s` has passed. A check of
+    all numbers is ok if the other numbers are."""
     put_items(team, posts({}))
     assert team("scan post_likes --yes")[0] == 0
     mark_judged(team.store)
     counters_with_slow_watch = declared(
         [replace(LIKES, items=replace(LIKE_ITEMS, watch=Watch("likeTally", "META", within_s=3600)))]
     )
-    team.counters, team.handler = counters_with_slow_watch, team.process()
+    team.deploy(counters_with_slow_watch)
     reason = f"post_likes: {POSTS} groups have likeTally, {POSTS} of them changed within 3600 s and wait to be compared"
     code, _, err = team("check --only drift")
     assert (code, f"cannot tell: {reason}" in err) == (2, True)
-    watch.check_numbers(team.store, COUNTERS, time.time(), math.inf)  # as a sweep, with the short default `within_s`
+    # As a sweep does. With the default `within_s` of a minute, the sweep can compare every number.
+    watch.check_numbers(team.store, COUNTERS, time.time(), math.inf)
     assert team("check post_likes 3")[0] == 0
     team.put("POST#3", "LIKE#new")
     team.drain()
@@ -133,8 +135,7 @@ def test_a_team_number_that_is_a_text_in_each_item_is_not_reported_as_missing(te
 def test_a_team_number_that_no_item_has_is_not_ok(team: Team) -> None:
     """The declaration names another attribute than the items have, so nothing is compared."""
     put_items(team, posts({}))
-    team.counters = declared([replace(LIKES, items=replace(LIKE_ITEMS, watch=Watch("likeCount", "META")))])
-    team.handler = team.process()
+    team.deploy(declared([replace(LIKES, items=replace(LIKE_ITEMS, watch=Watch("likeCount", "META")))]))
     reason = f"cannot tell: post_likes: 0 of {POSTS} groups have likeCount"
     code, out, err = team("scan post_likes --yes")
     assert (code, f"{POSTS} groups" in out, reason in err) == (2, True, True)
@@ -160,18 +161,19 @@ def test_check_names_exactly_the_posts_with_a_wrong_number_and_repair_prints_a_c
     put_items(team, posts(excesses))
     team.drain()
     assert team("scan post_likes --yes")[0] == 0
-    numbers = {str(number): LIKES_EACH for number in range(POSTS)} | {"~-numbers": POSTS}  # the posts with a likeTally
+    counts = {str(number): LIKES_EACH for number in range(POSTS)}
+    numbers = counts | {TEAM_NUMBERS_GROUP: POSTS}  # the group that counts the posts with a likeTally
     assert (team.numbers("post_likes"), len(excesses)) == (numbers, WRONG_POSTS)
     mark_judged(team.store)
     code, printed, _ = team("check post_likes --yes --json")
     drifts = {line["id"]: line["drift"] for line in map(json.loads, printed.splitlines())}
     assert (code, drifts) == (1, excesses)
-    code, printed, err = team(f"repair post_likes 30 {SIGNED}")
+    code, printed, err = team(f"repair post_likes 30 {WRITE_OPTIONS}")
     assert (code, "likeTally in shop is the team's to repair: Tally never writes it" in err) == (1, True)
     (line,) = [line for line in printed.splitlines() if line.startswith("differs")]
     difference, _, command = line.partition("; to repair it: ")
     assert difference == "differs  post_likes 30: likeTally is 1, and its items come to 2: the excess is -1"
-    options = shlex.split(command)[3:]
+    options = shlex.split(command)[3:]  # after `aws dynamodb update-item`
     values = {name.strip("-"): value for name, value in zip(options[::2], options[1::2], strict=True)}
     team.store.client.update_item(
         TableName=values["table-name"], Key=json.loads(values["key"]), UpdateExpression=values["update-expression"],
@@ -183,7 +185,7 @@ def test_check_names_exactly_the_posts_with_a_wrong_number_and_repair_prints_a_c
 
 
 class RecordingWire(SyncWire):
-    """Records the command's requests to Tally's tables."""
+    """Records the needs that the command's requests to Tally's tables show."""
 
     def __init__(self, team: Team) -> None:
         super().__init__(int(team.endpoint.rpartition(":")[2]))
@@ -201,7 +203,7 @@ def test_the_command_needs_for_team_numbers_only_what_its_policy_allows(team: Te
         mark_judged(team.store)
         for line, code in {
             "check post_likes 3": 1, "check post_likes --yes": 1, "check --only drift": 1, "get post_likes 3": 0,
-            f"repair post_likes 3 {SIGNED}": 1, "status": 1,
+            f"repair post_likes 3 {WRITE_OPTIONS}": 1, "status": 1,
         }.items():  # fmt: skip
             assert team(line, wire)[0] == code, line
     policy = operator_needs(COUNTERS)

@@ -62,7 +62,8 @@ class ShopConsumer:
         self.sequence = 0
 
     def write(self, pk: str, sk: str, *, old: dict[str, Any] | None = None, new: dict[str, Any]) -> None:
-        """Deliver a record of this item to the consumer. `old`, `new`: the images without keys; None: a new item."""
+        """Deliver a record of this item to the consumer. `old`, `new`: the images without keys; None: the item is new;
+        empty: the image lacks its keys, too, so that the record becomes a dead letter."""
         self.sequence += 1
         key = {"PK": {"S": pk}, "SK": {"S": sk}}
         images = {"OldImage": old, "NewImage": new}
@@ -96,7 +97,8 @@ def begin_scan(store: Store, counter: Counter) -> scan_state.Scan:
 
 
 def test_the_consumer_of_items_needs_exactly_what_it_declares(team_store: Store) -> None:
-    """Records come during a scan, after the scan, and by another declaration of `orders`. One item does not count."""
+    """Records come during a scan, after the scan, and after a deploy with another declaration of `orders`. One record
+    becomes a dead letter."""
     scan = begin_scan(team_store, ORDERS)
     scan_state.close(team_store, begin_scan(team_store, LIKED), LIKED.items_digest)
     recorder, consumer = ConsumersRecorder(team_store), ShopConsumer(team_store, ORDERS, LIKED)
@@ -136,13 +138,13 @@ class TeamsRecorder(Recorder):
         super().__init__(store)
         self.team_table = team_table
         self.team_operations: set[str] = set()
-        self.keys: set[str] = set()
-        """The starts of the partition keys that are written to the team's table."""
+        self.put_prefixes: set[str] = set()
+        """The starts of the partition keys of items that are put into the team's table."""
 
     def _record(self, params: dict[str, Any], model: Any, **more: Any) -> None:
         if params.get("TableName") == self.team_table:
             self.team_operations.add(model.name)
-            self.keys |= {params["Item"]["PK"]["S"].partition("#")[0]} if "Item" in params else set()
+            self.put_prefixes |= {params["Item"]["PK"]["S"].partition("#")[0]} if "Item" in params else set()
         else:
             super()._record(params, model, **more)
 
@@ -151,8 +153,8 @@ class TeamsRecorder(Recorder):
 def test_the_sweep_of_a_stack_that_counts_only_items_needs_what_it_declares(
     team_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sweep stores how far the consumer has come and what may be lost. The sweep also checks the team's numbers, of
-    which one stays wrong, and recounts some groups."""
+    """The sweep stores how far the consumer has come and what may be lost. The sweep also checks the team's number of
+    the post, which stays at 7 for one like, and recounts some groups."""
     for counter in (ORDERS, LIKED):
         scan_state.close(team_store, begin_scan(team_store, counter), counter.items_digest)
     consumer, now = ShopConsumer(team_store, ORDERS, LIKED), time.time
@@ -164,7 +166,12 @@ def test_the_sweep_of_a_stack_that_counts_only_items_needs_what_it_declares(
     items_by_counter = {"orders": [order], "liked": [like]}  # in place of random items
     monkeypatch.setattr(spot_checks, "random_items", lambda recount, _: items_by_counter[recount.counter.name])
     recorder = TeamsRecorder(team_store, SHOP.name)
-    for days in (0, 0.1, 0.2, 3):  # from now: later sweeps end the spot checks of earlier sweeps
+    for days in (
+        0,
+        0.1,
+        0.2,
+        3,
+    ):  # later sweeps end the spot checks of earlier sweeps; after 3 days records may be lost
         monkeypatch.setattr(time, "time", lambda days=days: now() + days * 24 * 3600)
         Sweep(COUNTERS, team_store, TeamStreams())({}, LambdaContext())  # type: ignore[arg-type]
     recorded_needs = {(need.action, need.prefix) for need in recorder.needs}
@@ -187,7 +194,7 @@ def test_the_sweep_writes_only_heartbeats_to_a_table_that_is_declared_with_heart
     counters = {"orders": replace(ORDERS, items=replace(OPEN_ORDERS, heartbeats=True))}
     Sweep(counters, team_store, TeamStreams())({}, LambdaContext())  # type: ignore[arg-type]
     assert recorder.needs <= needed(counters.values())
-    assert (recorder.team_operations, recorder.keys) == ({"DescribeTable", "PutItem"}, {"HEARTBEAT"})
+    assert (recorder.team_operations, recorder.put_prefixes) == ({"DescribeTable", "PutItem"}, {"HEARTBEAT"})
 
 
 def test_the_command_needs_for_items_only_what_the_policy_of_operators_allows(

@@ -32,6 +32,7 @@ from tests.integration.test_sweep import Streams
 
 pytestmark = pytest.mark.sdk
 ANN, BOB = "203.0.113.10", "2001:db8::7"  # addresses of visitors
+CLOUDFRONT = "130.176.0.1"
 
 
 @pytest.fixture
@@ -91,13 +92,14 @@ def test_each_address_and_browser_is_one_visitor_a_day_and_crawlers_are_not_visi
     visit(invoke, ANN)
     visit(invoke, ANN)
     assert visitors(store) == [*[today] * 3, f"{PAGE}#2026-11-23", "https://example.com/b#2026-11-22"]
-    assert (len(receipts(store, "visits")), len(receipts(store, "bot_visits"))) == (4 + 1 + 3, 1)  # 1: no address
+    assert len(receipts(store, "visits")) == 4 + 1 + 3, "each visit of a browser, also without an address"
+    assert len(receipts(store, "bot_visits")) == 1
 
 
 def test_a_retried_visit_counts_the_visitor_that_the_first_attempt_did_not_count(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process of the first attempt dies after it has counted the visit, and before it counts the visitor."""
+    """The first attempt counts the visit, and dies before it counts the visitor. Here its counters lack visitors."""
     invoke = Invoke(store)
     with monkeypatch.context() as patch:
         patch.delitem(counters.COUNTERS, PAGE_VISITORS.name)
@@ -118,22 +120,26 @@ def test_a_page_is_read_with_todays_visitors_if_the_stack_counts_visitors(
     assert events.body_of(invoke.http("get_visits", url=PAGE))["visitors"] == 7
     now.s += DAY_S
     assert events.body_of(invoke.http("get_visits", url=PAGE))["visitors"] == 9
-    refused = invoke.direct("add_visitor", counter=PAGE_VISITORS.name, id="a", visitor="ann", caller="web")
-    assert refused["status"] == 400
-    assert "counts page visitors: POST /visits moves it" in refused["body"]["detail"]
     monkeypatch.delitem(counters.COUNTERS, PAGE_VISITORS.name)
     assert "visitors" not in events.body_of(Invoke(store).http("get_visits", url=PAGE))
 
 
+def test_a_service_cannot_add_a_visitor_of_a_page(store: Store) -> None:
+    refused = Invoke(store).direct("add_visitor", counter=PAGE_VISITORS.name, id="a", visitor="ann", caller="web")
+    assert refused["status"] == 400
+    assert "counts page visitors: POST /visits moves it" in refused["body"]["detail"]
+
+
 def test_behind_cloudfront_a_visitor_is_the_address_that_cloudfront_saw_and_not_a_claimed_address(store: Store) -> None:
+    """CloudFront appends the visitor's address to x-forwarded-for, and API Gateway appends CloudFront's address."""
     invoke = Invoke(replace(store, settings=store.settings._replace(has_cdn=True)))
     for claimed in ("", "198.51.100.1, ", "198.51.100.2, 198.51.100.3, "):
-        visit(invoke, "130.176.0.1", **{"x-forwarded-for": f"{claimed}{ANN}, 130.176.0.1"})
-    visit(invoke, "130.176.0.2", **{"x-forwarded-for": f"{ANN},130.176.0.2"})
+        visit(invoke, CLOUDFRONT, **{"x-forwarded-for": f"{claimed}{ANN}, {CLOUDFRONT}"})
+    visit(invoke, "130.176.0.2", **{"x-forwarded-for": f"{ANN},130.176.0.2"})  # another address of CloudFront
     assert len(visitors(store)) == 1
-    visit(invoke, "130.176.0.1", **{"x-forwarded-for": f"{BOB}, 130.176.0.1"})
-    for without_client in ({}, {"x-forwarded-for": "130.176.0.1"}):
-        visit(invoke, "130.176.0.1", **without_client)
+    visit(invoke, CLOUDFRONT, **{"x-forwarded-for": f"{BOB}, {CLOUDFRONT}"})
+    for without_visitor in ({}, {"x-forwarded-for": CLOUDFRONT}):
+        visit(invoke, CLOUDFRONT, **without_visitor)
     assert len(visitors(store)) == 2
 
 
@@ -158,7 +164,6 @@ def test_no_item_has_a_visitors_address_and_the_salt_of_a_day_is_deleted_after_t
     now.s = midnight_s + 600
     run_sweep(store)
     assert salts(store) == ["SALT#2026-11-23"]
-    run_sweep(store)
     now.s += 2 * DAY_S
     run_sweep(store)
     assert salts(store) == [], "salts are deleted also after a day without a sweep"

@@ -157,7 +157,7 @@ def test_a_repeated_restore_continues_and_adds_no_visit_twice(
     aws: Any, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop_first_wait(monkeypatch)
-    assert run("restore", "--to", RESTORED_TO.isoformat(), *OPTIONS)[0] == 130
+    assert run("restore", "--to", RESTORED_TO.isoformat(), *OPTIONS)[0] == 130  # Ctrl-C
     assert "repaired" in run("restore", "--to", RESTORED_TO.isoformat(), *OPTIONS)[1]
     code, out, _ = run("restore", "--to", RESTORED_TO.isoformat(), *OPTIONS)
     assert (code, "repaired" in out) == (0, False)
@@ -196,7 +196,7 @@ def test_a_time_without_a_backup_is_refused_before_any_table_is_made(aws: Any, r
     assert len(aws.list_tables()["TableNames"]) == 3
 
 
-def test_a_restore_refuses_a_table_that_is_no_copy_of_this_time(
+def test_a_restore_refuses_a_table_that_is_not_a_copy_of_this_time(
     aws: Any, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = f"{PREFIX}-ledger"

@@ -28,7 +28,7 @@ from tests.vaults import ACCOUNT, REGION, SOURCE, VAULT, Vault, make_restored_ta
 
 COPIED_S = int(time.time()) // 86400 * 86400  # the start of today
 TO = "2100-01-01T00:00:00Z"
-AFTER_TO_S = COPIED_S + 200 * 365 * 86400  # two hundred years from now
+AFTER_TO_S = COPIED_S + 200 * 365 * 86400  # two hundred years from now, after TO
 PREFIX = f"Tally-prod-{time.strftime('%Y%m%dT%H%M%S', time.gmtime(COPIED_S))}"
 
 
@@ -81,7 +81,8 @@ def test_a_restore_makes_the_tables_of_the_newest_copies_in_the_region_of_the_va
     assert out.splitlines() == [
         *[f"copy     {table}: {day} 00:00:00 UTC" for table in TEMPLATE_SETTINGS],
         f"as of    counts {day} 00:00:00 UTC, receipts {day} 00:01:00 UTC, ledger {day} 00:02:10 UTC",
-        "apart    at most 4 minutes: docs/restore.md#what-may-be-wrong says what may be wrong",  # rounded up: 130+60 s
+        # 130 s, rounded up to minutes, and a minute more, because a table may have writes after its newest heartbeat
+        "apart    at most 4 minutes: docs/restore.md#what-may-be-wrong says what may be wrong",
         "forgets  the drift of plays 9f3a: +5",
         "repaired visits https://example.com/a: +2 (0 to 2), by rebuild",
         *[f"ready    {PREFIX}-{table}" for table in TEMPLATE_SETTINGS],
@@ -111,7 +112,7 @@ def test_a_repeated_restore_from_a_vault_continues_and_starts_no_second_job(
 ) -> None:
     aws.copy(COPIED_S)
     stop_first_wait(monkeypatch)
-    assert run(*COMMAND)[0] == 130
+    assert run(*COMMAND)[0] == 130  # Ctrl-C
     for job in aws.jobs.values():
         job |= {"Status": "RUNNING"}  # as if AWS Backup were still at work
     assert "repaired" in run(*COMMAND)[1]
@@ -176,7 +177,7 @@ def test_a_restore_without_copies_of_all_three_tables_makes_no_table(aws: Vault,
 
 def test_a_vault_with_copies_of_two_stacks_of_one_name_needs_the_arn_of_one_stack(aws: Vault, run: Run) -> None:
     other_source = SOURCE.replace("eu-west-1", "us-east-1")
-    aws.copy(COPIED_S, source=f"{SOURCE}-20260101T000000")
+    aws.copy(COPIED_S, source=f"{SOURCE}-20260101T000000")  # of tables that an earlier restore made
     aws.copy(COPIED_S + 60, source=other_source)
     error = f"tally: the vault tally-copies has copies of {SOURCE} and {other_source}: give one as --stack\n"
     assert run(*COMMAND) == (2, "", error)

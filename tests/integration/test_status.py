@@ -50,7 +50,7 @@ class FakeStack:
     def set_watermark(self, judged_ago_s: float, passed_ago_s: float) -> None:
         """Stores that the ledger is judged up to `judged_ago_s` ago, and that the watermark is `passed_ago_s` old."""
         now_s = time.time()
-        numbers = {"judged": int((now_s - judged_ago_s) // MINUTE_S) - 1, "written_s": int(now_s) - 99, "began_s": 1}
+        numbers = {"judged": int((now_s - judged_ago_s) // MINUTE_S) - 1, "written_s": int(now_s) - 60, "began_s": 1}
         numbers |= dict.fromkeys(
             ("journal_complete_s", "rollup_passed_s", "reads_complete_s"), int(now_s - passed_ago_s)
         )
@@ -77,6 +77,7 @@ class FakeStack:
         return client
 
     def describe_stacks(self, StackName: str) -> dict[str, Any]:
+        """Answers as CloudFormation does. The fixture makes this object the client of CloudFormation."""
         settings = self.store.settings
         outputs = {
             "CountsTableName": settings.counts_table, "ReceiptsTableName": settings.receipts_table,
@@ -114,7 +115,7 @@ def test_status_of_a_well_stack_shows_what_is_deployed_and_exits_with_0(fake_sta
     assert (code, err) == (0, ""), out
     assert out.splitlines()[-1] == "all is well"
     for part in ("0123456789ab on python3.14, UPDATE_COMPLETE", "plays, likes, visits", "0 of 2 in alarm, 1 without",
-                 "watermark: rollup 7"):  # fmt: skip
+                 "watermark: rollup 7"):  # fmt: skip  # 70 s ago or a few seconds more
         assert part in out
     assert len(out.splitlines()) <= 24, "one screen"
 
@@ -169,7 +170,7 @@ def test_status_names_the_part_that_is_wrong_and_exits_with_1(
     assert out.splitlines()[-1] == f"action needed: {part}{advice}"
     lines = out.splitlines()
     assert lines[lines.index(line) + 1].split() == ["see", f"docs/{checks.SECTIONS[part]}"]
-    monkeypatch.setattr(paths, "IS_WHEEL", True)
+    monkeypatch.setattr(paths, "IS_WHEEL", True)  # a wheel has no docs/
     [wrong] = [check for check in json.loads(run(*STATUS, "--json")[1])["parts"].values() if "runbook" in check]
     assert wrong["runbook"] == f"docs/{checks.SECTIONS[part]}, in Tally's repository"
 

@@ -98,8 +98,7 @@ def api_check(stack: Stack) -> Check:
 
 def counters_check(stack: Stack) -> Check:
     """Checks that the declared counters fit the stored data. Shows which are not deployed, and which not declared."""
-    names = stack.outputs["Counters"].split(", ") if stack.status else _running_counters(stack.outputs["ApiUrl"])
-    deployed = [name for name in names if name]  # the output is "" without counters
+    deployed = [name for name in stack.outputs["Counters"].split(", ") if name]  # the output is "" without counters
     lacking, undeployed = set(deployed) - set(stack.counters), set(stack.counters) - set(deployed)
     hints = [f"; this checkout lacks {', '.join(sorted(lacking))}"] * bool(lacking)
     hints += [f"; not deployed: {', '.join(sorted(undeployed))}"] * bool(undeployed)
@@ -107,16 +106,6 @@ def counters_check(stack: Stack) -> Check:
     hints += [f"; {fits.summary}"] * bool(fits.failed)
     facts = {"deployed": deployed, "declared": list(stack.counters), **fits.facts}
     return Check((", ".join(deployed) or "none") + "".join(hints), facts, fits.failed)
-
-
-def _running_counters(url: str) -> list[str]:
-    """Asks a function of `make dev` for the counters that run now, because `make dev` loads each change of the file."""
-    body = json.dumps({"sub": "tally", "scope": "tally/read"}).encode()
-    with urllib.request.urlopen(f"{url}/dev/token", body, timeout=HEALTH_S_MAX) as answer:
-        authorization = {"Authorization": f"Bearer {json.load(answer)['access_token']}"}
-    request = urllib.request.Request(f"{url}/status", headers=authorization)
-    with urllib.request.urlopen(request, timeout=HEALTH_S_MAX) as answer:
-        return [counter["name"] for counter in json.load(answer)["counters"]]
 
 
 def alarms_check(stack: Stack) -> Check:

@@ -217,6 +217,7 @@ def test_a_counter_that_is_declared_while_make_dev_runs_gets_its_routes(start: S
     wait_for(lambda: dev.call("GET", "/counters/roses/g1").status == 200, every_s=0.5)
     assert dev.call("POST", "/counters/roses/g1/increments", {"amount": 2}, idempotency_key=KEY).status == 200
     assert dev.number("roses", "g1") == 2
+    assert "roses" in dev.call("GET", "/dev/stack").body["outputs"]["Counters"], "`tally status` shows this list"
 
     # Once the counter's fingerprint is stored, `make dev` refuses another prefix.
     store, fingerprint = client(dev.endpoint), {"PK": {"S": "FINGERPRINT"}, "SK": {"S": "roses"}}

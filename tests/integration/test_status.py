@@ -18,8 +18,6 @@ from botocore.stub import Stubber
 
 import counters
 from tally import paths
-from tally.cli import status
-from tally.cli.connection import Stack
 from tally.dev.base.engine import Engine
 from tally.drift import checks
 from tally.dynamo import items, keys
@@ -118,27 +116,6 @@ def test_status_of_a_well_stack_shows_what_is_deployed_and_exits_with_0(fake_sta
                  "watermark: rollup 7"):  # fmt: skip  # 70 s ago or a few seconds more
         assert part in out
     assert len(out.splitlines()) <= 24, "one screen"
-
-
-def test_status_of_make_dev_lists_the_counters_that_it_serves_now(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The template has the counters from the start of `make dev`, so `status` asks the API for the counters."""
-    answers: dict[str, Any] = {
-        "/dev/token": {"access_token": "t"},
-        "/status": {"counters": [{"name": name} for name in counters.COUNTERS]},
-    }
-
-    def open_url(request: str | urllib.request.Request, body: bytes | None = None, timeout: float = 0) -> BytesIO:
-        url = request if isinstance(request, str) else request.full_url
-        # `status` gets a token with a body, and sends the token in the header of a Request.
-        assert (body is None) == (request != url) == (url == "http://localhost:9/status")
-        return BytesIO(json.dumps(answers[url.removeprefix("http://localhost:9")]).encode())
-
-    monkeypatch.setattr(urllib.request, "urlopen", open_url)
-    outputs = {"ApiUrl": "http://localhost:9", "Counters": "plays"}
-    check = status.CHECKS["counters"](Stack(store, None, counters.COUNTERS, outputs))
-    assert check.summary == ", ".join(counters.COUNTERS)
 
 
 @pytest.mark.parametrize(

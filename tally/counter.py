@@ -228,7 +228,7 @@ class Counter:
         if self.delta not in (None, 1):
             raise self._error("delta", "must be 1: a visitor counts as 1")
         object.__setattr__(self, "delta", 1)
-        why = "services name its visitors, and no visitor is taken back"
+        why = "only services add its visitors, each once in a period"
         self._check_left_out({"start": 0, "floor": None, "receipt_days": None, "changes": SERVICE}, why)
         if self.child is not None:
             raise self._error("unique", "child is set: it counts visitors or items, not both")

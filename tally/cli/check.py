@@ -40,7 +40,7 @@ def add_number_arguments(parser: Parser, counters: Counters) -> None:
     about = "the counter of the IDs; without an ID only a counter with items (default: everything)"
     add_counter(parser, counters, about, nargs="?")
     parser.add_argument("ids", metavar="ID", nargs="*", default=[], help=ID_HELP)
-    parser.add_argument("--only", choices=PARTS, help="do one part of the work; with an ID, drift or children")
+    parser.add_argument("--only", choices=PARTS, help="do one part of the work; dead-letters takes no ID")
 
 
 def complete_numbers(args: argparse.Namespace) -> None:

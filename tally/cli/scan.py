@@ -63,7 +63,7 @@ class Throttle:
 
 def add_pace_arguments(parser: Parser) -> None:
     """Adds the arguments of a command that reads a whole table."""
-    text = "use at most about N read and write units of your table a second; default: half of its provisioned capacity"
+    text = "use at most about N read and write units a second; default: half of the reads that your table provisions"
     units = values.whole_number(1, UNITS_MAX)
     parser.add_argument("--units", metavar="N", type=units, default=0, help=text)
     parser.add_argument("--yes", action="store_true", help="do not ask")

@@ -111,7 +111,7 @@ INVALID_TOGETHER: list[tuple[str, dict[str, Any], str]] = [  # the wrong field, 
     *(("unique", {"unique": True, "period": period}, "needs a period, one of") for period in ("minute", "hour")),
     *(("delta", {**UNIQUE, "delta": delta}, "must be 1: a visitor counts as 1") for delta in (-1, 2)),
     *(
-        (field, {**UNIQUE, field: value}, "services name its visitors")
+        (field, {**UNIQUE, field: value}, "only services add its visitors")
         for field, value in (("start", 5), ("floor", 0), ("receipt_days", 9), ("changes", "anyone"))
     ),
     ("unique", {**UNIQUE, "child": "A#"}, "visitors or items, not both"),

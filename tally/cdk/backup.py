@@ -64,7 +64,7 @@ class Backup(Construct):
             backup_plan_id=plan.ref,
             backup_selection=backup.CfnBackupSelection.BackupSelectionResourceTypeProperty(
                 iam_role_arn=role.role_arn,
-                # Other tables need a new selection: CloudFormation creates it before it deletes the old one.
+                # Restored tables need a new name, because the new selection is made before the old one is deleted.
                 selection_name=f"tables{tables.restored}",
                 resources=copied_tables,
             ),

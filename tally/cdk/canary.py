@@ -40,7 +40,7 @@ class Canary(Construct):
         failed: Mapping[str, cloudwatch.Metric],
         topic: sns.ITopic,
     ) -> None:
-        """`failed`: for each function, the metric of the answers that failed by its new code's own fault."""
+        """`failed`: for each function, the metric of the answers of its new code that are Tally's failures."""
         super().__init__(scope, id)
         application = codedeploy.LambdaApplication(self, "Application")
         role = iam.Role(

@@ -49,8 +49,8 @@ def runbook_statements(
 def operator_needs(counters: Mapping[str, Counter]) -> Needs:
     """Returns the needs of the command `tally`, without its scans: it reads, repairs, redrives, forgets and imports."""
     every = list(counters.values())
-    users = [counter for counter in every if counter.counts_users]
-    parents = [counter for counter in every if counter.counts_children]
+    of_users = [counter for counter in every if counter.counts_users]
+    of_children = [counter for counter in every if counter.counts_children]
     on_ledger = {
         "JUDGE": ("GetItem", "ConditionCheckItem"),
         "SEGMENT#": ("PutItem",),  # a redrive books each record in its own segment
@@ -78,8 +78,8 @@ def operator_needs(counters: Mapping[str, Counter]) -> Needs:
     # BatchGetItem reads overrides and children. If it is allowed for every counter, the actions share one statement.
     repair = need.on_counts(every, "Query", "BatchGetItem", "UpdateItem", "ConditionCheckItem")
     repair |= need.on_counts(watched, "GetItem")
-    forget = need.on_counts(users, "GetItem", "PutItem", "DeleteItem")
-    import_ = need.on_counts(parents, "PutItem", "UpdateItem")
+    forget = need.on_counts(of_users, "GetItem", "PutItem", "DeleteItem")
+    import_ = need.on_counts(of_children, "PutItem", "UpdateItem")
     events = need.to_make_events(every)  # of a redriven record
     receipts = need.PUT_RECEIPT | need.FIND_RECEIPT | need.FIND_RECEIPTS
     return repair | forget | import_ | events | receipts | need.on_ledger(on_ledger) | need.READ_FINGERPRINTS

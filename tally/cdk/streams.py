@@ -54,8 +54,8 @@ class Streams(Construct):
                 self.mappings.append(self._mapping(consumer, alias, f"Of{name}", arn, ()))
 
     def deploy_before(self, writers: Iterable[lambda_.Alias | lambda_.Function]) -> None:
-        """Let a deploy update the functions that write after the consumers. A consumer that does not know a new counter
-        makes dead letters of its records, or books only half of a change."""
+        """Let a deploy update the consumers before these functions, which write. A consumer that does not know a new
+        counter makes dead letters of the counter's records, or books only half of a change."""
         for writer in writers:
             for mapping in self.mappings:
                 _resource(writer).add_resource_dependency(mapping)

@@ -82,7 +82,7 @@ class TeamTables:
 
 
 def _why_uncountable(table: dynamodb.ITable, counters: KeysByCounter) -> str:
-    """Returns why the items of a table cannot be counted; empty if they can, or if an imported table does not say."""
+    """Returns why a table's items cannot be counted; empty if they can. An imported table shows only its stream."""
     resource = table.node.default_child
     if not isinstance(resource, CfnResource):
         return "" if table.table_stream_arn else "the table has no stream: import the table with table_stream_arn"

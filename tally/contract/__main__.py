@@ -29,7 +29,7 @@ def files(counters: Mapping[str, Counter]) -> dict[Path, str]:
     texts[EVENTS / "bus" / "threshold-crossed.json"] = json.dumps(samples.threshold_event(), indent=2) + "\n"
     for operation in OPERATIONS:
         routes = operation.routes(counters)
-        # If the operation has a general route, it is the first route.
+        # The first route, which is the general route if the operation has one, and each short route have a sample.
         sampled = [route for index, route in enumerate(routes) if index == 0 or route.is_short]
         events = {f"http_{route.id}": samples.http_event(route, counters) for route in sampled}
         if routes:

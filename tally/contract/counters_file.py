@@ -26,7 +26,7 @@ class CountersFile:
     counters: Mapping[str, Counter]
     pages: Pages
     undeclared: tuple[str, ...] = ()
-    """The names of counters that the file makes and COUNTERS does not list."""
+    """The file's variables for counters that COUNTERS does not list."""
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -153,7 +153,7 @@ def transact_variable(counters: Iterable[Counter], stack: Surroundings) -> dict[
 
 
 def serving_variables(routes: Sequence[Route], stack: Surroundings) -> dict[str, str]:
-    """Returns further variables of a function for callers. Lambda takes 4 KB, and the hosts have up to 3,200 bytes."""
+    """Returns further variables that this function for callers reads. Hosts may take 3,200 bytes of Lambda's 4 KB."""
     uses_hosts = any(route.operation.uses_page_hosts for route in routes)
     uses_address = Table.SALTS in stack.tables and any(route.operation.uses_client_address for route in routes)
     return {

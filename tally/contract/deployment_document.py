@@ -16,7 +16,7 @@ Document = dict[str, Any]
 
 
 def deployment_document(declared: Declarations, stack: Surroundings, config: str, client: str) -> Document:
-    """Returns the document. `config` and `client`: as `deployment.console_variables` takes them."""
+    """Returns the document. `config`: the answer of `/console/config.json`. `client`: the console's client id."""
     stack = stack if declared.notifies else stack._replace(event_bus="")
     schemas = deployment.table_schemas(declared.counters.values())
     batchable = [counter for counter in declared.counters.values() if counter.is_batchable]

@@ -1,6 +1,6 @@
 """Makes the JSON Schema of an answer's type: a TypedDict, with its docstring and annotations.
 
-A schema allows further members, so that clients keep working when an answer gets one. Tests of answers allow none.
+A schema allows further members, so that clients keep working when an answer gets more. Tests of answers forbid them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def schema(kind: Any, named: dict[str, Schema]) -> Schema:
         return {"enum": list(arguments)} if len(arguments) > 1 else {"const": arguments[0]}
     if origin in (typing.Union, types.UnionType):
         schemas = [schema(one, named) for one in arguments]
-        if all(one.keys() == {"type"} for one in schemas):  # tools read a list of plain types best
+        if all(one.keys() == {"type"} for one in schemas):  # `["integer", "null"]` is shorter than `oneOf`
             return {"type": [one["type"] for one in schemas]}
         return {"oneOf": schemas}
     if origin is list:
@@ -59,7 +59,7 @@ def _reference(kind: Any, named: dict[str, Schema]) -> Schema:
         about = " ".join((inspect.getdoc(kind) or "").split())
         named[name] = {"description": about, "type": "object", "properties": properties, "required": required}
         for member, hint in typing.get_type_hints(kind, include_extras=True).items():
-            optional = typing.get_origin(hint) is NotRequired  # `__required_keys__` has every member
+            optional = typing.get_origin(hint) is NotRequired  # `__required_keys__` ignores it in postponed annotations
             properties[member] = schema(typing.get_args(hint)[0] if optional else hint, named)
             required += [] if optional else [member]
     return {"$ref": f"#/components/schemas/{name}"}

@@ -1,6 +1,6 @@
 """AWS's DynamoDB Local, a Java program, and the choice between it and the embedded engine.
 
-Maven fetches the version that pom.xml pins, once, into the user's cache. As a program, this module does only that.
+Maven fetches the version that pom.xml pins, once, into the user's cache. Run as a program, this module only fetches.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from . import engine, engine_package
 from .errors import LocalError
-from .options import ENGINES
+from .options import DYNAMODB_LOCAL
 
 POM = Path(__file__).with_name("pom.xml")
 FILE = "shared-local-instance.db"  # DynamoDB Local's name of its file
@@ -64,7 +64,7 @@ def jars() -> Path:
     """Returns the folder of DynamoDB Local. If the folder does not exist, fetches the files. Raises LocalError."""
     pinned = re.search(r"DynamoDBLocal</artifactId>\s*<version>(.*?)<", POM.read_text())
     assert pinned, POM
-    folder = engine_package.cache_folder() / f"{ENGINES[1]}-{pinned[1]}"
+    folder = engine_package.cache_folder() / f"{DYNAMODB_LOCAL}-{pinned[1]}"
     if folder.is_dir():
         return folder
     _check_java()

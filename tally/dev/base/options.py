@@ -17,10 +17,10 @@ DATA_DEFAULT = ".tally"
 COUNTERS = "counters.py"
 MINUTE_DEFAULT_S = 3  # 60 on AWS. Shorter, so that drift appears soon, but streams need 2 s to deliver
 MINUTE_S_MAX = 60
-ENGINES = ("", "dynamodb-local")
+DYNAMODB_LOCAL = "dynamodb-local"  # a value of ENGINE, and the name of the folder in the user's cache
 _ENDPOINT = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?(/.*)?")
 VARIABLES = (
-    f"ENGINE: {ENGINES[1]}, to run on AWS's DynamoDB Local (Java 17) instead of the embedded engine."
+    f"ENGINE: {DYNAMODB_LOCAL}, to run on AWS's DynamoDB Local (Java 17) instead of the embedded engine."
     " AWS_ENDPOINT_URL_DYNAMODB: a DynamoDB engine of your own to use instead."
     " AWS_ENDPOINT_URL_DYNAMODB_STREAMS: the endpoint of its streams, if it differs."
     f" TALLY_MINUTE_S: the length of a minute of the ledger in seconds, {MINUTE_S_MAX} on AWS ({MINUTE_DEFAULT_S})."
@@ -53,7 +53,7 @@ class DevOptions:
     team_tables: tuple[str, ...] = ()
     """The team tables whose streams are read. A counter names a table as the engine does."""
     engine: str = ""
-    """One of ENGINES. Empty: the embedded engine if it has a package for this platform, else DynamoDB Local."""
+    """DYNAMODB_LOCAL, or empty: the embedded engine if it has a package for this platform, else DynamoDB Local."""
 
     @cached_property
     def is_packaged(self) -> bool:
@@ -80,8 +80,8 @@ class DevOptions:
         minute_s = environment.get("TALLY_MINUTE_S") or str(MINUTE_DEFAULT_S)
         if not (minute_s.isascii() and minute_s.isdigit() and 1 <= int(minute_s) <= MINUTE_S_MAX):
             raise LocalError(f"TALLY_MINUTE_S is {minute_s!r}: it must be a whole number from 1 to {MINUTE_S_MAX}")
-        if (engine := environment.get("ENGINE", "")) not in ENGINES:
-            raise LocalError(f"ENGINE is {engine!r}: it must be {ENGINES[1]}, or nothing for the embedded engine")
+        if (engine := environment.get("ENGINE", "")) not in ("", DYNAMODB_LOCAL):
+            raise LocalError(f"ENGINE is {engine!r}: it must be {DYNAMODB_LOCAL}, or nothing for the embedded engine")
         for name in ("AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL_DYNAMODB_STREAMS"):
             if (url := environment.get(name)) and not _ENDPOINT.fullmatch(url):
                 raise LocalError(f"{name} is {url!r}: it must be an address, like http://localhost:8000")

@@ -20,7 +20,7 @@ class CodeVersions:
     def __init__(self, stack: PreparedStack, wire: Wire) -> None:
         self._stack, self._wire = stack, wire
         self._version = 0
-        self._folder = stack.folder(0)
+        self._folder = stack.folder(self._version)
         self.streams: team_tables.Tables = {}
         """The team tables and their streams that the running code reads."""
 

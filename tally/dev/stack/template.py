@@ -74,8 +74,8 @@ class Template:
     """Notes on the counters and the team tables. The stack runs nevertheless."""
 
     def with_variables(self, values: Mapping[str, str], team_tables: str) -> Template:
-        """Returns the stack with other variables of its functions. `values`: what replaces each
-        stand-in (prepared.py). `team_tables`: the value of TALLY_TEAM_TABLES."""
+        """Returns the stack with other variables of its functions. `values`: the ARNs of streams, by the stand-in that
+        the zygote had for each ARN. `team_tables`: the value of TALLY_TEAM_TABLES."""
         functions = {}
         for name, function in self.functions.items():
             variables = {variable: values.get(value, value) for variable, value in function.environment.items()}

@@ -31,7 +31,7 @@ class Record:
 
 @dataclass(frozen=True)
 class BatchResult:
-    """How a batch ended. `done`: how many records succeeded, from the first. `error`: why the next failed, or empty."""
+    """How a batch ended. `done`: how many records succeeded before the first failure. `error`: its reason, or empty."""
 
     done: int
     error: str = ""

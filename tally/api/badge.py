@@ -33,7 +33,7 @@ def svg(label: str, number: int) -> str:
         f"<title>{title}</title>"
         f'<rect width="{width}" height="{_HEIGHT}" rx="3" fill="#07609c"/><path d="{left_half}" fill="#555"/>'
         f'<g fill="#fff" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11">'
-        f"{_text(label, 0)}{_text(abbreviate(number), label_width)}</g></svg>\n"
+        f"{_text(label, start=0)}{_text(abbreviate(number), label_width)}</g></svg>\n"
     )
 
 

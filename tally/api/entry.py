@@ -4,7 +4,7 @@ An HTTP API event gets an HTTP response. Other Lambdas send `{"operation": "incr
 "replayed", "body"}`, or send `{"batch": [event, …]}` and get `{"results": [answer, …]}`.
 
 Lambda takes every answer to an asynchronous invocation for a success. So for a single event, and for a batch
-with `"on_failure": "raise"`, the function raises each error that is not the caller's fault, also a bug. Lambda then
+with `"on_failure": "raise"`, the function raises an error that is not the caller's fault, such as a bug. Lambda then
 sends the event again, and after its last attempt puts the event into the queue of failed events.
 """
 

@@ -54,7 +54,7 @@ def print_history(args: argparse.Namespace, stack: Stack) -> int:
             line = f"{amounts} by {repair['by']} ({repair['how']}): {repair['why']}"
             entries.append((repair["at"], {"counter": name, **periods.answer_members(id_), **repair}, line))
     series_progress = progress.read(stack.store)
-    for name, id_ in {name: id_.partition("#")[0] for name, id_ in tallies}.items():
+    for name, id_ in {name: id_.partition("#")[0] for name, id_ in tallies}.items():  # a series has no period
         entries += _import_entries(name, id_, read.read_all_imports(stack.store, name, id_, series_progress))
     for at_s, body, line in sorted(entries, key=itemgetter(0)):
         print_json_or_line(args, body, f"{format_time(at_s)}  {line}")

@@ -107,6 +107,6 @@ def forget_trace(call: Call, counters: Mapping[str, Counter], trace: Trace) -> N
         try:
             children.remove(call, trace.counter, trace.id, call.caller or "")
         except (NotFoundError, ParentRemovedError):
-            first = tallies.key(trace.counter, trace.id, 0)
+            first = tallies.key(trace.counter, trace.id, shard=0)
             if TOMBSTONE not in queries.get(call.store.client, call.store.settings.counts_table, first):
                 raise  # otherwise the parent is removed, and the sweep removes its children

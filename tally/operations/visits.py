@@ -73,7 +73,7 @@ def visit(
     """
     crawler = user_agent is not None and crawlers.is_crawler(user_agent)
     counter = BOT_VISITS if crawler else VISITS
-    increment = Increment(counter, url, 1, operation="visit", key=idempotency_key, body={"counted": True})
+    increment = Increment(counter, url, amount=1, operation="visit", key=idempotency_key, body={"counted": True})
     body, replayed = increments.count(call, increment)
     if PAGE_VISITORS.name in call.counters and address and not crawler:  # a replay, too: the first call may have died
         unique_visitors.count_on_page(call, PAGE_VISITORS, url, address, user_agent or "")

@@ -1,8 +1,13 @@
 """Tests a budget over HTTP. 60 callers hold, change, commit and release at once, while the budget's limit changes,
-answers get lost, and workers are killed. `value` and `left` always add up to `limit`, and each threshold crossing is
-one event. A step is a hold that is placed, refused, committed or released. The limit changes after some of the steps.
+answers get lost, and workers are killed. Each threshold crossing is one event.
 
-    ROUNDS=10 pytest tests/e2e/test_budget.py       runs ten rounds of about 170 operations
+What is *used* is the sum of what each hold uses: the amount that is held or committed. While a request about a hold is
+open, the hold may use the amount from before or after the request. So the test knows, for each moment, the least and
+the most that may be used (`Bounds`). A thread reads all the time, and each number that it reads is within these bounds.
+
+A *step* is the answer to a request that places, commits or releases a hold, even if the limit refuses the request.
+
+    ROUNDS=10 pytest tests/e2e/test_budget.py       runs ten rounds of about 170 requests, without reads and retries
 """
 
 from __future__ import annotations
@@ -26,168 +31,214 @@ from tally.counter import AMOUNT_MAX
 from tests.e2e.dev import Answer, Dev, copy_app
 from tests.patience import PATIENCE_S, wait_for
 
-BUDGET = """Counter(
-    "budget", prefix="TEAM", sort_key="BUDGET", attribute="used", ceiling=1_000, limit_overrides=True,
-    notify=Notify(percent=(80, 100), at=(500,)))"""
+DECLARED_LIMIT = 1_000
+AMOUNT_THRESHOLD = 500
+PERCENT_THRESHOLDS = (80, 100)  # of the limit
+BUDGET = f"""Counter(
+    "budget", prefix="TEAM", sort_key="BUDGET", attribute="used", ceiling={DECLARED_LIMIT}, limit_overrides=True,
+    notify=Notify(percent={PERCENT_THRESHOLDS}, at=({AMOUNT_THRESHOLD},)))"""
 TEAM = "/counters/budget/acme"
 HOLDS = 60  # of a round, each with its own caller
 ROUNDS = int(os.environ.get("ROUNDS", "1"))
 LOST_SHARE = 1 / 6  # the share of the answers that never reach the caller
 READ_REQUESTS = ("one tally", "many tallies", "too large hold")
-"""The requests whose answers have what is used, what is left, and the limit."""
+"""The requests whose answers show the limit and what is left. A refused hold changes nothing, and shows both, too."""
 LIMIT_BY_STEP = {35: 1_300, 75: 400}
-"""The limits, by the number of steps after which each is set. The second limit is below what is used when it is set."""
-KILL_STEPS = (10, 30, 50, 70, 90)
-"""The numbers of steps after which workers are killed."""
-RETRIED_STATUSES = {429, 500, 503}
+"""The limits, by the number of steps after which each is set. After 35 steps most of the earlier limit is used, and the
+raised limit has room for more holds. After 75 steps more is used than the lowered limit."""
 LOWERED_LIMIT = min(LIMIT_BY_STEP.values())
+KILL_STEPS = (10, 30, 50, 70, 90)
+"""The numbers of steps after which workers are killed. A round has about 120 steps."""
+RETRIED_STATUSES = {429, 500, 503}
+LATE_STATUSES = {500, 503}
+"""After these, the change of the attempt may still be applied: a killed worker had sent the change (500), or the
+gateway or Tally waited no longer (503)."""
+
+
+class Span(NamedTuple):
+    """From `start_s` (monotonic) until its next span starts, an amount is at least `least` and at most `most`."""
+
+    start_s: float
+    least: int
+    most: int
 
 
 @dataclass
 class Bounds:
-    """The bounds of named amounts over time. While a request that changes an amount is open, the amount may be the old
-    or the new amount."""
+    """The bounds of several named amounts, and of their sum, over time."""
 
-    spans: dict[Any, list[tuple[float, int, int]]] = field(default_factory=dict)
-    """By the amount's name: [(start, least, most)]. A start is monotonic. A span ends when the next span starts."""
+    spans: dict[Any, list[Span]] = field(default_factory=dict)
+    """By the name of the amount, in the order of time."""
 
     def note(self, name: Any, *amounts: int) -> None:
-        """Notes that from now on the named amount is one of `amounts`."""
-        self.spans.setdefault(name, [(0.0, 0, 0)]).append((time.monotonic(), min(amounts), max(amounts)))
+        """Notes that from now on the named amount is one of `amounts`. Before the first note, the amount is 0."""
+        spans = self.spans.setdefault(name, [Span(start_s=0.0, least=0, most=0)])
+        spans.append(Span(time.monotonic(), min(amounts), max(amounts)))
 
-    def sum(self, from_s: float, to_s: float) -> tuple[int, int]:
-        """Returns the least and the largest sum that the amounts may have between two monotonic times."""
+    def sum_between(self, from_s: float, to_s: float) -> tuple[int, int]:
+        """Returns the least and the most that the sum of all amounts can be at a moment between two monotonic times."""
         least = most = 0
         for spans in map(list, list(self.spans.values())):  # copies, because other threads add spans
-            ends = [*(start_s for start_s, _, _ in spans[1:]), to_s]
-            inside = [span for span, end_s in zip(spans, ends, strict=True) if span[0] <= to_s and end_s >= from_s]
-            least += min(low for _, low, _ in inside)
-            most += max(high for _, _, high in inside)
+            ends_s = [*(later.start_s for later in spans[1:]), to_s]
+            inside = [
+                span for span, end_s in zip(spans, ends_s, strict=True) if span.start_s <= to_s and end_s >= from_s
+            ]
+            least += min(span.least for span in inside)
+            most += max(span.most for span in inside)
         return least, most
 
 
 @dataclass
+class Hold:
+    """A hold, and what its caller knows of the hold."""
+
+    number: int
+    id: str
+    amount: int
+    """The amount that the last answer confirmed."""
+    late_amounts: list[int] = field(default_factory=list)
+    """Other amounts that the hold may have or commit, because an attempt may be applied after a retry was refused."""
+
+
+@dataclass
 class Team:
-    """The callers of the budget. A caller that gets no answer repeats the request with the same key."""
+    """The callers of one team's budget. If a caller gets no final answer, it repeats the request with the same key."""
 
     dev: Dev
     token: str
     used: Bounds = field(default_factory=Bounds)
     """What each hold or subtraction adds to what is used, by the number of the hold or the key of the subtraction."""
     limit: Bounds = field(default_factory=Bounds)
+    """The limit, as one amount with the name "limit"."""
     answers: list[int] = field(default_factory=list)
     """The statuses of all answers, including the answers that never reached the caller."""
     steps: list[int] = field(default_factory=list)
     """The number of the hold that each step is about."""
-    late_holds: list[int] = field(default_factory=list)
-    """The numbers of refused holds whose earlier attempt got no answer. Tally may still apply the earlier attempt."""
-    late_commits: dict[int, int] = field(default_factory=dict)
-    """By the number of a hold: the amount that an unanswered attempt to commit the hold may still commit."""
-    late_changes: dict[int, int] = field(default_factory=dict)
-    """By the number of a hold: the amount to which an unanswered attempt may still change the hold."""
+    late_holds: dict[int, int] = field(default_factory=dict)
+    """The amounts of refused holds that an earlier attempt may still place, by the number of the hold."""
     chance: random.Random = field(default_factory=random.Random)
     answers_lost: int = 0
 
     def send(self, method: str, path: str, body: object = None, key: str | None = None) -> tuple[Answer, bool]:
-        """Repeats a request until it is answered. Returns the answer, and whether earlier attempts may still apply."""
+        """Repeats a request until an answer that is not in RETRIED_STATUSES reaches the caller. Returns this answer,
+        and whether an earlier attempt may still be applied. A lost answer does not count: its attempt has ended."""
         key_header = {} if key is None else {"idempotency_key": key}
-        is_ambiguous, until_s = False, time.monotonic() + PATIENCE_S
+        may_apply_late, until_s = False, time.monotonic() + PATIENCE_S
         while True:
-            answer = self.dev.call(
-                method, path if path.startswith("/tallies") else TEAM + path, body, token=self.token, **key_header
-            )
+            answer = self.dev.call(method, path, body, token=self.token, **key_header)
             self.answers.append(answer.status)
-            lost = self.chance.random() < LOST_SHARE
-            if answer.status not in RETRIED_STATUSES and not lost:
-                return answer, is_ambiguous
-            self.answers_lost += lost
-            is_ambiguous |= lost or answer.status == 500  # 500: a killed worker may have committed
+            is_lost = self.chance.random() < LOST_SHARE
+            if answer.status not in RETRIED_STATUSES and not is_lost:
+                return answer, may_apply_late
+            self.answers_lost += is_lost
+            may_apply_late |= answer.status in LATE_STATUSES
             assert time.monotonic() < until_s, answer
             time.sleep(0.05)
 
-    def place_hold(self, number: int, amount: int) -> str | None:
-        """Places a hold. Returns its id; None if the limit refuses the hold."""
+    def place_hold(self, number: int, amount: int) -> Hold | None:
+        """Places a hold. Returns None if the limit refuses the hold."""
         self.used.note(number, 0, amount)
-        answer, is_ambiguous = self.send("POST", "/holds", {"amount": amount, "ttl_s": 3600}, f"hold-{number}")
+        body = {"amount": amount, "ttl_s": 3600}  # no hold expires during the test
+        answer, may_apply_late = self.send("POST", f"{TEAM}/holds", body, key=f"hold-{number}")
         self.steps.append(number)
         if answer.status == 201:
             self.used.note(number, amount)
-            return str(answer.body["hold"])
-        assert (answer.status, answer.body["left"] < amount) == (409, True), answer
-        if is_ambiguous:
-            self.late_holds.append(number)
+            return Hold(number, str(answer.body["hold"]), amount)
+        assert_refused(answer, needed=amount)
+        if may_apply_late:
+            self.late_holds[number] = amount
         else:
             self.used.note(number, 0)
         return None
 
-    def change(self, number: int, hold: str, held: int, amount: int) -> int:
-        """Changes the amount and the time of a hold. Returns the hold's amount: the old amount if the limit refuses."""
-        self.used.note(number, held, amount)
+    def place_late_holds(self) -> list[Hold]:
+        """Repeats the requests for `late_holds`, because the answers say which holds exist. Returns these holds."""
+        late_holds, self.late_holds = self.late_holds, {}
+        placed = [self.place_hold(number, amount) for number, amount in late_holds.items()]
+        return [hold for hold in placed if hold]
+
+    def change(self, hold: Hold, amount: int) -> None:
+        """Changes the amount and the time of a hold. If the limit refuses the amount, the hold stays as it is."""
+        self.used.note(hold.number, hold.amount, amount)
         body = {"amount": amount, "ttl_s": 7200}
-        answer, is_ambiguous = self.send("PATCH", f"/holds/{hold}", body, f"change-{number}")
+        answer, may_apply_late = self.send("PATCH", f"{TEAM}/holds/{hold.id}", body, key=f"change-{hold.number}")
         if answer.status == 200:
             assert answer.body["amount"] == amount
-            self.used.note(number, amount)
-            return amount
-        assert (answer.status, answer.body["left"] < amount - held) == (409, True), answer
-        self.late_changes |= {number: amount} if is_ambiguous else {}
-        self.used.note(number, held, self.late_changes.get(number, held))
-        return held
+            hold.amount = amount
+        else:
+            assert_refused(answer, needed=amount - hold.amount)
+            if may_apply_late:
+                hold.late_amounts.append(amount)
+        self.used.note(hold.number, hold.amount, *hold.late_amounts)
 
-    def settle(self, number: int, hold: str, held: int, committed: int | None, *, release: bool = False) -> bool:
-        """Commits or releases a hold. Returns whether the limit allowed that. `held`: the amount of the hold.
-        `committed`: the amount to commit; None: `held`."""
-        used_after = 0 if release else held if committed is None else committed
-        changed = self.late_changes.get(number, held)
-        self.used.note(number, held, used_after, changed, self.late_commits.get(number, held))
-        path = f"/holds/{hold}" if release else f"/holds/{hold}/commit"
-        body = None if committed is None else {"amount": committed}
-        answer, is_ambiguous = self.send("DELETE" if release else "POST", path, body)
-        self.steps.append(number)
-        if answer.status == 409:
-            # The hold has one of these amounts, because a late change may have been applied.
-            assert answer.body["left"] < used_after - min(held, changed), answer
-            self.late_commits |= {number: used_after} if is_ambiguous else {}
-            self.used.note(number, held, changed, self.late_commits.get(number, held))
-            return False
+    def commit(self, hold: Hold, amount: int | None = None) -> bool:
+        """Commits `amount`, or what the hold holds if `amount` is None. Returns whether the limit allowed that."""
+        known = [hold.amount, *hold.late_amounts]
+        self.used.note(hold.number, *known, *([] if amount is None else [amount]))
+        body = None if amount is None else {"amount": amount}
+        answer, may_apply_late = self.send("POST", f"{TEAM}/holds/{hold.id}/commit", body)
+        self.steps.append(hold.number)
+        if answer.status == 200:
+            self.used.note(hold.number, answer.body["amount"])
+            return True
+        assert amount is not None, answer  # what is held needs nothing more of the budget
+        assert_refused(answer, needed=amount - min(known))  # the hold has one of the known amounts
+        if may_apply_late:
+            hold.late_amounts.append(amount)
+        self.used.note(hold.number, hold.amount, *hold.late_amounts)
+        return False
+
+    def release(self, hold: Hold) -> None:
+        """Releases a hold."""
+        self.used.note(hold.number, 0, hold.amount, *hold.late_amounts)
+        answer, _ = self.send("DELETE", f"{TEAM}/holds/{hold.id}")
+        self.steps.append(hold.number)
         assert answer.status == 200, answer
-        self.used.note(number, answer.body.get("amount", 0))  # the answer to a release has no amount
-        return True
+        self.used.note(hold.number, 0)
 
-    def subtract(self, name: str, amount: int) -> None:
+    def subtract(self, key: str, amount: int) -> None:
         """Subtracts an amount from what is used."""
-        self.used.note(name, 0, -amount)
-        answer, _ = self.send("POST", "/increments", {"amount": -amount}, name)
+        self.used.note(key, 0, -amount)
+        answer, _ = self.send("POST", f"{TEAM}/increments", {"amount": -amount}, key=key)
         assert answer.status == 200, answer
-        self.used.note(name, -amount)
+        self.used.note(key, -amount)
 
     def set_limit(self, limit: int, previous: int, key: str) -> None:
-        self.limit.note("override", previous, limit)
-        answer, _ = self.send("PUT", "/limit", {"limit": limit}, key)
+        self.limit.note("limit", previous, limit)
+        answer, _ = self.send("PUT", f"{TEAM}/limit", {"limit": limit}, key=key)
         assert (answer.status, answer.body["limit"]) == (200, limit)
-        self.limit.note("override", limit)
+        self.limit.note("limit", limit)
 
     def read(self, request: str) -> tuple[float, int, int]:
-        """Sends one of READ_REQUESTS, and asserts that used and left add up to the limit. Returns when the read began
-        (monotonic), what is used, and the limit."""
+        """Sends one of READ_REQUESTS, and asserts that what is used and the limit are within their bounds. Returns when
+        the read began (monotonic), what is used, and the limit."""
         from_s = time.monotonic()
         if request == "too large hold":
-            answer, _ = self.send("POST", "/holds", {"amount": AMOUNT_MAX, "ttl_s": 60}, f"too-large-{from_s}")
+            body = {"amount": AMOUNT_MAX, "ttl_s": 60}
+            answer, _ = self.send("POST", f"{TEAM}/holds", body, key=f"too-large-{from_s}")
             assert answer.status == 409
-            tally = answer.body | {"value": answer.body["limit"] - answer.body["left"]}
-        elif request == "many tallies":
-            answer, _ = self.send("GET", "/tallies/any?of=budget:acme")
-            [tally] = answer.body["tallies"]
+            limit = answer.body["limit"]
+            used = limit - answer.body["left"]  # a refusal does not show the value
         else:
-            answer, _ = self.send("GET", "")
-            tally = answer.body
+            if request == "many tallies":
+                answer, _ = self.send("GET", "/tallies/any?of=budget:acme")
+                [tally] = answer.body["tallies"]
+            else:
+                answer, _ = self.send("GET", TEAM)
+                tally = answer.body
+            used, limit = tally["value"], tally["limit"]
+            assert tally["left"] == limit - used, (request, tally)
         to_s = time.monotonic()
-        used, limit = tally["value"], tally["limit"]
-        assert tally["left"] == limit - used, (request, tally)
         for amount, bounds in ((used, self.used), (limit, self.limit)):
-            least, most = bounds.sum(from_s, to_s)
+            least, most = bounds.sum_between(from_s, to_s)
             assert least <= amount <= most, (request, used, limit)
         return from_s, used, limit
+
+
+def assert_refused(answer: Answer, *, needed: int) -> None:
+    """Asserts that the limit refused a request, and that less than `needed` was left."""
+    assert answer.status == 409, answer
+    assert answer.body["left"] < needed, answer
 
 
 @pytest.fixture
@@ -197,28 +248,33 @@ def team(start: Callable[..., Dev], tmp_path: Path) -> Team:
     declared.write_text(declared.read_text().replace("declared([", f"declared([{BUDGET}, "))
     dev = start(app=app).wait_until_ready()
     team = Team(dev, dev.token("gateway", scope="tally/read tally/write"))
-    team.limit.note("override", 1_000)
+    team.limit.note("limit", DECLARED_LIMIT)
     return team
 
 
 class Job(NamedTuple):
-    """One hold: the amount that is held first, after a change, and used; and how the hold ends. `begins_after` and
-    `ends_after`: after how many reads of the tally the caller places and ends the hold."""
+    """What a caller does with one hold."""
 
     number: int
     held: int
+    """The amount when the caller places the hold."""
     changed: int
+    """The amount to which the caller changes the hold."""
     used: int
+    """The amount that the caller commits, if `end` is "other amount"."""
     end: str
+    """"other amount" or "held amount": the caller commits it. "released". "open": the round releases the hold."""
     begins_after: int
+    """The number of reads of the budget after which the caller places the hold. So reads fall between the steps."""
     ends_after: int
+    """The number of reads after which the caller changes and ends the hold."""
 
 
-def jobs(chance: random.Random, first: int, reads: int) -> list[Job]:
+def make_jobs(chance: random.Random, first: int, reads: int) -> list[Job]:
     """Returns the jobs of a round. `first`: the number of the first job. `reads`: how many reads precede the round."""
     ends = ["other amount"] * 30 + ["held amount"] * 14 + ["released"] * 8 + ["open"] * 8
     chance.shuffle(ends)
-    # 40 callers place their holds at once.
+    # 40 callers place their holds at once. With 25 on average, these holds use up the declared limit.
     begins = [0] * 40 + [chance.randint(1, 20) for _ in ends[40:]]
     return [
         Job(
@@ -234,35 +290,33 @@ def jobs(chance: random.Random, first: int, reads: int) -> list[Job]:
     ]
 
 
-def run_job(team: Team, job: Job, has_read: Callable[[int], object]) -> str | None:
-    """Runs a job. `has_read(n)`: whether the tally was read n times. Returns the id of a hold that stays open, or None.
-    If the limit refuses to commit another amount, commits the held amount."""
-    number, held, changed, used, end, *_ = job
+def run_job(team: Team, job: Job, has_read: Callable[[int], object]) -> Hold | None:
+    """Runs a job. Returns the hold if it stays open. `has_read(n)`: whether the budget was read n times."""
     wait_for(lambda: has_read(job.begins_after))
-    hold = team.place_hold(number, held)
-    if hold is None or end == "open":
+    hold = team.place_hold(job.number, job.held)
+    if hold is None or job.end == "open":
         return hold
     wait_for(lambda: has_read(job.ends_after))
-    held = team.change(number, hold, held, changed)
-    if end == "other amount" and not team.settle(number, hold, held, used):
-        end = "held amount"
-    if end == "held amount":
-        team.settle(number, hold, held, None)
-    if end == "released":
-        team.settle(number, hold, held, None, release=True)
+    team.change(hold, job.changed)
+    if job.end == "released":
+        team.release(hold)
+    elif job.end == "held amount" or not team.commit(hold, job.used):
+        team.commit(hold)
     return None
 
 
 @dataclass
 class Rounds:
-    """Rounds of jobs. A thread reads the tally all the time."""
+    """Runs rounds of jobs, while one thread reads the budget all the time."""
 
     team: Team
     chance: random.Random
     all_over: threading.Event = field(default_factory=threading.Event)
+    """Set after the last round, so that the thread stops reading."""
     callers_ended: threading.Event = field(default_factory=threading.Event)
     """Set after the callers of a round have ended, so that nobody waits for more steps."""
     reads: list[tuple[float, int, int]] = field(default_factory=list)
+    """What `Team.read` returned: when each read began, what is used, and the limit."""
     workers_killed: int = 0
     lowered_s: float = 0.0
     """When the limit was last lowered (monotonic)."""
@@ -272,59 +326,61 @@ class Rounds:
             self.reads.append(self.team.read(READ_REQUESTS[len(self.reads) % len(READ_REQUESTS)]))
 
     def has_reached(self, step: int) -> bool:
+        """Returns whether no disturbance has to wait for the step: it was reached, or the round has fewer steps."""
         return len(self.team.steps) >= step or self.callers_ended.is_set()
 
-    def change_limits(self, first: int) -> None:
-        """Sets the limits of LIMIT_BY_STEP in a round. `first`: the number of steps before the round."""
-        previous = LOWERED_LIMIT if first else 1_000  # the limit of the earlier round, or the declared ceiling
-        for after, limit in LIMIT_BY_STEP.items():
-            wait_for(lambda after=after: self.has_reached(first + after))  # type: ignore[misc]
-            self.team.set_limit(limit, previous, f"limit-{first}-{after}")
+    def change_limits(self, steps_before: int) -> None:
+        """Sets the limits of LIMIT_BY_STEP in a round. `steps_before`: the number of steps before the round."""
+        previous = LOWERED_LIMIT if steps_before else DECLARED_LIMIT  # an earlier round has left the lowered limit
+        for steps, limit in LIMIT_BY_STEP.items():
+            wait_for(lambda steps=steps: self.has_reached(steps_before + steps))  # type: ignore[misc]
+            self.team.set_limit(limit, previous, key=f"limit-{steps_before}-{steps}")
             previous = limit
         self.lowered_s = time.monotonic()
 
-    def kill_workers(self, first: int) -> None:
-        for after in KILL_STEPS:
-            wait_for(lambda after=after: self.has_reached(first + after), every_s=0.01)  # type: ignore[misc]
+    def kill_workers(self, steps_before: int) -> None:
+        """Kills workers after KILL_STEPS: of the functions that the requests call, and of the consumer that finds
+        crossings. `steps_before`: the number of steps before the round."""
+        for steps in KILL_STEPS:
+            wait_for(lambda steps=steps: self.has_reached(steps_before + steps), every_s=0.01)  # type: ignore[misc]
             for function in ("holds", "increments", "reads", "bookkeeper"):
                 for pid in self.team.dev.workers(function):
                     with suppress(ProcessLookupError):  # the worker has ended
                         os.kill(pid, signal.SIGKILL)
                         self.workers_killed += 1
 
-    def round(self, number: int, reading: Future[None]) -> int:
+    def run(self, number: int, reading: Future[None]) -> int:
         """Runs the jobs of a round, and releases the holds that stay open. Returns what is used after that. `reading`:
         the thread that reads; after the thread has failed, no job waits for reads."""
-        team, first = self.team, len(self.team.steps)
-        round_jobs = jobs(self.chance, number * HOLDS, len(self.reads))
+        team, steps_before = self.team, len(self.team.steps)
+        jobs = make_jobs(self.chance, first=number * HOLDS, reads=len(self.reads))
         self.callers_ended.clear()
 
         def has_read(times: int) -> bool:
             return len(self.reads) >= times or reading.done()
 
         with ThreadPoolExecutor(HOLDS) as callers, ThreadPoolExecutor(2) as others:
-            disturbing = [others.submit(disturb, first) for disturb in (self.change_limits, self.kill_workers)]
+            disturbing = [others.submit(disturb, steps_before) for disturb in (self.change_limits, self.kill_workers)]
             try:
-                holds = list(callers.map(lambda job: run_job(team, job, has_read), round_jobs))
+                holds = list(callers.map(lambda job: run_job(team, job, has_read), jobs))
             finally:
                 self.callers_ended.set()
             for future in disturbing:
                 future.result()
-        for late in team.late_holds:  # the answer to a repeated request says whether the hold exists
-            holds[late - number * HOLDS] = team.place_hold(late, round_jobs[late - number * HOLDS].held)
-        team.late_holds.clear()
-        used = self.settled_value()
-        open_holds = {job: hold for job, hold in zip(round_jobs, holds, strict=True) if hold}
-        for job, hold in open_holds.items():
-            team.settle(job.number, hold, job.held, None, release=True)
-        spent = self.settled_value()
-        assert used - spent == sum(job.held for job in open_holds), "the released holds account for the difference"
-        return spent
+        open_holds = [hold for hold in holds if hold] + team.place_late_holds()
+        used_with_holds = self.known_use()
+        for hold in open_holds:
+            team.release(hold)
+        used = self.known_use()
+        assert used_with_holds - used == sum(hold.amount for hold in open_holds)
+        return used
 
-    def settled_value(self) -> int:
-        """Returns what is used while no request is open. Asserts that each of READ_REQUESTS returns the same."""
-        least, most = self.team.used.sum(time.monotonic(), time.monotonic())
-        assert least == most, "the outcome of every hold is known"
+    def known_use(self) -> int:
+        """Returns what is used. Call this while no request changes the budget, so that the bounds of each amount are
+        equal. Asserts that each of READ_REQUESTS shows what is used, and the lowered limit."""
+        now_s = time.monotonic()
+        least, most = self.team.used.sum_between(now_s, now_s)
+        assert least == most, "the test knows what every hold uses"
         for request in READ_REQUESTS:
             assert self.team.read(request)[1:] == (least, LOWERED_LIMIT)
         return least
@@ -339,7 +395,7 @@ def test_used_and_left_add_up_to_the_limit_at_every_moment(team: Team, seed: int
         reading = reader.submit(rounds.read)
         try:
             for number in range(ROUNDS):
-                used = rounds.round(number, reading)
+                used = rounds.run(number, reading)
                 if number + 1 < ROUNDS:  # the next round begins with nothing used
                     team.subtract(f"subtract-{number}", used)
         finally:
@@ -353,8 +409,9 @@ def test_used_and_left_add_up_to_the_limit_at_every_moment(team: Team, seed: int
     assert rounds.workers_killed
     assert team.answers_lost
     assert max(used for _, used, _ in reads) <= max(LIMIT_BY_STEP.values())
-    # What is used may be above a lowered limit, but does not grow there.
+    # When the limit is lowered, more than the limit is used. This may stay so, but what is used does not grow.
     used_later = [used for from_s, used, _ in reads if from_s >= rounds.lowered_s]
+    assert used_later[0] > LOWERED_LIMIT
     assert all(later <= max(earlier, LOWERED_LIMIT) for earlier, later in pairwise(used_later))
     assert_no_drift(team)
     assert_crossings(team, used)
@@ -384,15 +441,23 @@ def assert_crossings(team: Team, used: int) -> None:
     on_bus = {entry["detail"]["event"] for entry in team.dev.call("GET", "/dev/events").body["events"]}
     assert on_bus == {event["event"] for event in events}
     assert len(on_bus) == len(events) < 100
-    by_threshold: dict[Any, list[dict[str, Any]]] = {500: [], 80: [], 100: []}  # an amount, and two percentages
+    by_threshold: dict[int, list[dict[str, Any]]] = {
+        threshold: [] for threshold in (AMOUNT_THRESHOLD, *PERCENT_THRESHOLDS)
+    }
     for event in sorted(events, key=lambda event: str(event["sequence"])):
+        # In an event of a percentage, `threshold` is the amount that the percentage was of the limit.
         by_threshold[event.get("percent", event["threshold"])].append(event)
     print("events:", {threshold: len(crossings) for threshold, crossings in by_threshold.items()})
     for threshold, crossings in by_threshold.items():
-        is_reached = used >= (threshold if threshold == 500 else LOWERED_LIMIT * threshold / 100)
+        is_reached = used >= amount_of(threshold, LOWERED_LIMIT)
         directions = [event["direction"] for event in crossings]
         assert directions == ["up", "down"] * (len(crossings) // 2) + ["up"] * is_reached
         for event in crossings:
-            amount = threshold if threshold == 500 else event["limit"] * threshold / 100
+            amount = amount_of(threshold, event.get("limit", 0))
             assert (event["value"] >= amount) == (event["direction"] == "up")
-            assert event["by"] in ("change", "limit")
+            assert event["by"] in ("change", "limit")  # of what is used, or of the limit
+
+
+def amount_of(threshold: int, limit: int) -> float:
+    """Returns the amount to use to reach one of the thresholds."""
+    return threshold if threshold == AMOUNT_THRESHOLD else limit * threshold / 100

@@ -73,8 +73,8 @@ def test_strangers_and_users_reach_only_functions_that_may_not_change_counters_o
     assert {name for name in functions if name.endswith("_open")} == {"increments_open", "children_open"}
     for name, routes in functions.items():
         writes = [route for route in routes if route.operation.writes and route.operation.has_counter_in_path]
-        needs_scope = name in ("increments", "children", "holds", "changes")
-        assert {route.scope is not None for route in writes} <= {needs_scope}, name
+        serves_services = name in ("increments", "children", "holds", "changes")
+        assert all((route.scope is not None) == serves_services for route in writes), name
     moved_prefixes = {need.prefix for need in DECLARED.needs["increments_open"] if need.action == "UpdateItem"}
     assert moved_prefixes == {"VID#", "ARTICLE#", "POLL#"}, "plays, views and votes"
     written_prefixes = {
@@ -125,21 +125,23 @@ PRIVATE = [
     ("get_series", "get_any_series", {"of": "stock:mug"}),
     ("get_series", "get_any_series", {"of": "stock"}),
     ("get_top", "get_any_top", {"counter": "stock"}),
-    ("get_top", "get_any_top", {"counter": "plays"}),
+    ("get_top", "get_any_top", {"counter": "plays"}),  # anyone reads plays by their ids, and only services list plays
     ("get_counter_badge", "get_counter", {"counter": "stock", "id": "mug"}),
 ]
 
 
-@pytest.mark.parametrize(("public", "scoped", "fields"), PRIVATE, ids=[str(fields) for _, _, fields in PRIVATE])
-def test_a_private_counter_is_answered_with_403_without_the_scope(
-    public: str, scoped: str, fields: dict[str, Any], invoke: Invoke
+@pytest.mark.parametrize(
+    ("open_route", "scoped_route", "fields"), PRIVATE, ids=[str(fields) for _, _, fields in PRIVATE]
+)
+def test_what_only_services_read_is_answered_with_403_without_the_scope(
+    open_route: str, scoped_route: str, fields: dict[str, Any], invoke: Invoke
 ) -> None:
-    for refused in (invoke.http(public, **fields), invoke.direct(public, **fields)):
+    for refused in (invoke.http(open_route, **fields), invoke.direct(open_route, **fields)):
         assert events.status_of(refused) == 403
         assert events.body_of(refused)["type"] == "urn:problem-type:tally:forbidden"
-    assert invoke.http(scoped, **fields)["statusCode"] == 200
+    assert invoke.http(scoped_route, **fields)["statusCode"] == 200
     unknown = {name: value.replace("stock", "nothing").replace("plays", "nothing") for name, value in fields.items()}
-    assert invoke.http(public, **unknown)["statusCode"] == 404
+    assert invoke.http(open_route, **unknown)["statusCode"] == 404
 
 
 @pytest.mark.parametrize(

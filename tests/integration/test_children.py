@@ -14,7 +14,7 @@ POST = {"id": "a91f", "body": "first", "caller": "auth0|7c20"}
 
 
 def is_present(invoke: Invoke, counter: str, id: str, caller: str) -> bool:
-    """Whether the caller is a child of this id."""
+    """Returns whether the caller is a child of this id."""
     return bool(invoke.direct("get_mine", counter=counter, id=id, caller=caller)["body"]["present"])
 
 
@@ -88,6 +88,7 @@ def test_children_are_listed_by_their_names_and_no_name_adds_a_separator_to_a_ke
     key = {"PK": {"S": "WORKSPACE#7c20"}, "SK": {"S": "MEMBER#USER#zoe"}}
     store.client.put_item(TableName=store.settings.counts_table, Item=key)
     items = store.client.scan(TableName=store.settings.counts_table)["Items"]
+    # MEMBER#USER#name: no name adds a separator.
     assert {item["SK"]["S"].count("#") for item in items if item["SK"]["S"].startswith("MEMBER#")} == {2}
     workspace = {"counter": "members", "id": "7c20"}
     first_page = invoke.direct("list_children", **workspace, limit=4)["body"]

@@ -89,9 +89,10 @@ def test_an_event_without_a_shard_says_what_is_missing(consume: Callable[..., di
 def test_an_invalid_write_stops_a_consumer_until_its_code_is_corrected(
     consume: Callable[..., dict[str, Any]], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The record does not become a dead letter, because the code is at fault."""
+    """The record does not become a dead letter, because the code is at fault: it names a shard that the tally cannot
+    have."""
     world, name = StreamWorld(store, store.client), "rollup/stream-receipts"
-    monkeypatch.setattr(rollup, "shard_of", lambda counter, place: counter.max_shards)
+    monkeypatch.setattr(rollup, "shard_of", lambda counter, context: counter.max_shards)
     with pytest.raises(AssertionError):
         consume("rollup", events.sample(name))
     assert (world.tallies(), world.rows("CHECKPOINT#"), world.rows("DEADLETTER")) == ({}, [], [])
@@ -124,7 +125,7 @@ def test_a_consumer_needs_exactly_what_it_declares(
     without_effect, poison = _copy_of(first, 200, NewImage={}), _copy_of(first, 201, NewImage=None)
     receipts["Records"] += [without_effect, poison]
     if consumer.function == "bookkeeper":
-        calls = tallies.key(counters.CALLS, "7c20#2026-11-22", 0)
+        calls = tallies.key(counters.CALLS, "7c20#2026-11-22", 0)  # `calls` has a threshold at 80 % of 1000
         images = {name: {**calls, "calls": {"N": number}} for name, number in (("OldImage", "9"), ("NewImage", "900"))}
         likes["Records"].append(_copy_of(likes["Records"][-1], 400, Keys=calls, **images))
     for event in (receipts, likes, spilled_likes, {**receipts, "Records": [_copy_of(first, 300, NewImage={})]}):

@@ -23,9 +23,9 @@ from tests.environments import ROOT
 
 PAGE = (ROOT / "docs/migrate.md").read_text()
 RECIPES = dict(re.findall(r"^`(\w+\.\w+)`\n\n```\w+\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL))
-REDIS_NUMBERS = {f"v{number}": number * 7 % 1001 + 1 for number in range(1500)}
-REDIS = """
-KEYS = {**{f"plays:v{n}": str(n * 7 % 1001 + 1) for n in range(1500)}, "likes:x": "5"}
+REDIS_NUMBERS = {f"v{number}": number * 7 % 1001 + 1 for number in range(1500)}  # the recipe reads 1000 at a time
+REDIS = f"""
+KEYS = { ({f"plays:{id_}": str(number) for id_, number in REDIS_NUMBERS.items()} | {"likes:x": "5"})!r}
 class Redis:
     @staticmethod
     def from_url(url, decode_responses):

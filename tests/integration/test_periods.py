@@ -84,11 +84,11 @@ def test_a_change_beyond_a_quota_is_refused_with_409_and_the_time_until_the_next
     with pytest.raises(LimitReachedError) as caught:
         raise client.error_of(call("b", 2)["body"])
     assert (caught.value.left, caught.value.retry_after_s) == (1, HALF_A_DAY_S)
-    too_large = invoke.http("increment", **CALLS, amount=1001)
+    too_large = invoke.http("increment", **CALLS, amount=1001)  # no day has room for this amount
     assert (too_large["statusCode"], events.body_of(too_large)["left"]) == (409, 1)
     assert "retry-after" not in too_large["headers"]
     now.s += HALF_A_DAY_S - 0.5
-    assert call("b", 2)["body"]["retry_after_s"] == 1
+    assert call("b", 2)["body"]["retry_after_s"] == 1, "half a second, rounded up"
     now.s += 0.5
     assert call("b", 2)["body"]["period"] == TOMORROW
     assert {item["calls"]["N"] for item in stored_items(store).values()} == {"999", "2"}

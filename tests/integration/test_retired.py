@@ -35,13 +35,13 @@ InvokeOperation = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def invoke_active(store: Store, monkeypatch: pytest.MonkeyPatch) -> InvokeOperation:
-    """Invokes an operation while the counters are not retired."""
+    """Returns a function that invokes an operation while the counters are not retired."""
     return invoke_with(store, COUNTERS, monkeypatch)
 
 
 @pytest.fixture
 def invoke_retired(store: Store, monkeypatch: pytest.MonkeyPatch) -> InvokeOperation:
-    """Invokes an operation while the counters are retired."""
+    """Returns a function that invokes an operation while the counters are retired."""
     return invoke_with(store, RETIRED, monkeypatch)
 
 
@@ -71,7 +71,7 @@ CHANGES = [
     {"operation": "remove_parent", "counter": "members"},
     *(increment_event(counter) for counter in COUNTERS if counter != "members"),
     {"operation": "set_counter", "counter": "stock", "value": 7, "version": 1},
-    {"operation": "set_counter", "counter": "stock", "value": -7, "version": 0},  # the floor would refuse it, too
+    {"operation": "set_counter", "counter": "stock", "value": -7, "version": 0},  # the floor refuses this value, too
     {"operation": "hold", "counter": "stock", "amount": 1, "ttl_s": 60, "idempotency_key": KEY},
 ]
 
@@ -91,7 +91,7 @@ def test_a_change_is_refused_with_one_problem_and_writes_nothing(
     assert answer["body"]["detail"] == detail
     assert value(invoke_retired, change["counter"]) == number
     receipts = store.client.scan(TableName=store.settings.receipts_table)["Items"]
-    assert len(receipts) == (change["counter"] != "rolled")  # the receipt of the accepted change above
+    assert len(receipts) == (0 if change["counter"] == "rolled" else 1), "the receipt of the accepted change above"
 
 
 @pytest.mark.parametrize("counter", ["usage", "stock", "ticket", "rolled"])
@@ -128,7 +128,7 @@ def test_a_hold_of_a_retired_counter_is_settled_or_expires_and_is_committed_late
     assert invoke_retired("release_hold", "stock", hold=to_release)["body"]["state"] == "released"
     now_s = time.time()
     monkeypatch.setattr(time, "time", lambda: now_s + 120)
-    assert expired_holds.sweep(store, RETIRED, store.clock() + 5).released == 1
+    assert expired_holds.sweep(store, RETIRED, until_s=store.clock() + 5).released == 1
     assert invoke_retired("commit_hold", "stock", hold=to_expire)["body"]["detail"].startswith("The hold is expired")
     assert value(invoke_retired, "stock") == 5 - 1
     late_commit = invoke_retired("commit_hold", "stock", hold=to_expire, amount=1)  # the amount is still there

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-import counters
 from counters import COUNTERS
 from tally.api.operation import Route
 from tally.builtin import PAGE_VISITORS
@@ -49,7 +48,8 @@ def filled_store(store: Store, now: SimpleNamespace) -> Store:
     invoke, hour = Invoke(store), int(time.time()) // 3600
     table, top_list, amounts = store.settings.ledger_table, top.TopListBuilder(), []
     first_minute = progress.minutes_of(store.settings, hour - 20)[0]
-    series_progress = progress.Progress(first_minute, store.settings.minute_of(time.time()), hour)
+    now_minute = store.settings.minute_of(time.time())
+    series_progress = progress.Progress(since=first_minute, through=now_minute, hour=hour)
     write = items.update_write(table, progress.PROGRESS, series_progress.values, expected=items.EXPECT_NO_ITEM)
     commit_writes(Call(store), [write])
     for counter in COUNTERS.values():
@@ -63,7 +63,7 @@ def filled_store(store: Store, now: SimpleNamespace) -> Store:
             store.client.put_item(TableName=store.settings.counts_table, Item={**child, **like})
         top_list.add(counter.name, id_, 7)
         amounts += [HourAmount.of(counter.name, id_, 7), HourAmount.of(counter.name, hours.TOTAL_ID, 7)]
-    top.write_lists(store, hour - 1, store.settings.minute_of(time.time()), top_list, list(COUNTERS))
+    top.write_lists(store, hour - 1, now_minute, top_list, list(COUNTERS))
     for amount in amounts:
         commit_writes(Call(store), [hours._hour_write(store.settings, hour - 1, amount)])
     invoke.direct("put_post", id=f"{SECRET}-post", body="x", caller="alice")
@@ -135,11 +135,11 @@ def test_a_person_who_knows_an_id_reads_its_number(filled_store: Store) -> None:
     assert (series["id"], sum(point["value"] for point in series["series"])) == (f"{SECRET}-plays", 7)
 
 
-PUBLIC = [name for name, counter in counters.COUNTERS.items() if counter.public]
+PUBLIC = [name for name, counter in COUNTERS.items() if counter.public]
 
 
 @pytest.mark.parametrize("name", ["likes", "visits", *in_long(sorted({*PUBLIC} - {"likes", "visits"}))])
-def test_the_list_of_a_counter_that_anyone_may_list_has_only_its_own_ids(
+def test_the_lists_of_a_counter_that_anyone_may_list_have_only_ids_of_this_counter(
     name: str, filled_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed_counter = replace(COUNTERS[name], lists=ANYONE)

@@ -49,12 +49,16 @@ def like_and_remove(invoke: Invoke) -> None:
     like(invoke, "delete_anonymous", "d" * 22)
 
 
-def while_hot(invoke: Invoke, partition: str, *changes: Callable[[], None]) -> None:
-    """Make each change while its tally is hot, so that the change is spilled."""
+def spill(invoke: Invoke, partition: str, change: Callable[[Invoke], None]) -> None:
+    """Make a change while its tally is hot, so that the change is spilled."""
     invoke.store.breaker.trip(partition)
-    for change in changes:
-        change()
-        invoke.store.breaker.close(partition)
+    change(invoke)
+    invoke.store.breaker.close(partition)
+
+
+def spill_like_and_remove(invoke: Invoke) -> None:
+    spill(invoke, "PAGE#home", like)
+    like(invoke, "delete_anonymous")
 
 
 def send_direct_events(invoke: Invoke) -> None:
@@ -66,7 +70,8 @@ def send_direct_events(invoke: Invoke) -> None:
 def import_like(invoke: Invoke) -> None:
     """Imports a like, as `tally import --children` does with a file from `tally export`."""
     hearts = COUNTERS["hearts"]
-    child = ChildRow(1, "home", anonymous.child_name(hearts, "home", SECRET), int(time.time()))
+    name = anonymous.child_name(hearts, "home", SECRET)
+    child = ChildRow(line=1, id="home", child=name, at_s=int(time.time()))
     [chunk] = imports.child_chunks([child])
     assert imports.import_children(Call(invoke.store), hearts, "run", chunk)["imported"] == 1
 
@@ -77,17 +82,14 @@ CASES: dict[str, tuple[Callable[[Invoke], None], dict[str, set[str]]]] = {
     "direct events": (send_direct_events, MINUTES),
     "POST /counters/plays/{id}/increments": (play, MINUTES),
     "POST /videos/{id}/plays": (lambda invoke: play(invoke, "increment_plays_short_route"), MINUTES),
-    "a play that spills": (lambda invoke: while_hot(invoke, "VID#v", lambda: play(invoke)), {}),
+    "a play that spills": (lambda invoke: spill(invoke, "VID#v", play), {}),
     "PUT /counters/{counter}/{id}/anonymous": (like, MINUTES),
     "PUT /counters/{counter}/{id}/anonymous with a key": (lambda invoke: like(invoke, key="k" * 22), MINUTES),
-    "a like that spills": (lambda invoke: while_hot(invoke, "PAGE#home", lambda: like(invoke)), {"the child": {"at"}}),
+    "a like that spills": (lambda invoke: spill(invoke, "PAGE#home", like), {"the child": {"at"}}),
     "DELETE /counters/{counter}/{id}/anonymous": (like_and_remove, MINUTES),
     "a like that is imported": (import_like, MINUTES),
-    "the removal of a like that spilled": (
-        lambda invoke: while_hot(invoke, "PAGE#home", lambda: like(invoke), lambda: like(invoke, "delete_anonymous")),
-        MINUTES,
-    ),
-}  # fmt: skip
+    "the removal of a like that spilled": (spill_like_and_remove, MINUTES),
+}
 """The changes, each with the attributes that may differ between two times of a day, by kind of item."""
 
 
@@ -97,6 +99,7 @@ def test_every_route_that_writes_for_anyone_has_a_case() -> None:
 
 
 def kind_of(table: str, item: dict[str, Any]) -> str:
+    """Returns the kind of an item, as in MINUTES."""
     if table == "receipts":
         return "the receipt"
     return "the child" if "#USER#" in item["SK"]["S"] else "the tally"

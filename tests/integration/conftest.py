@@ -26,7 +26,7 @@ Event = dict[str, Any]
 
 @pytest.fixture(scope="session", autouse=True)
 def api_document(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Writes the API document, as a build does."""
+    """Writes the API document to a file, as the bundle of a deploy has it."""
     health.OPENAPI_FILE = tmp_path_factory.mktemp("document") / health.OPENAPI_FILE.name
     health.OPENAPI_FILE.write_text(document_json(OPERATIONS, COUNTERS), encoding="utf-8")
 
@@ -40,7 +40,7 @@ def meter(store: Store) -> Iterator[Meter]:
 
 
 class Invoke:
-    """Invokes the functions of the declared counters. Fails for an answer that the API document does not have."""
+    """Invokes Lambda functions with events. Fails for an answer that does not match the API document."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -62,20 +62,23 @@ class Invoke:
         return answer
 
     def function_of(self, event: Any) -> str:
+        """Returns the name of the function that serves an event, or the first entry of a batch."""
         if "routeKey" in event:
             return self._by_route[event["routeKey"]]
-        return events.BY_NAME[(event.get("batch") or [event])[0]["operation"]].module
+        first_entry = (event.get("batch") or [event])[0]
+        return events.BY_NAME[first_entry["operation"]].module  # a function has the name of the operation's module
 
     def direct(self, operation: str, **fields: Any) -> Event:
-        """Returns the answer to a direct event with only these fields."""
+        """Returns the answer to a direct event of an operation with these fields. The event has no other fields."""
         return self({"operation": operation, **fields})
 
     def http(self, route: str, **change: Any) -> Event:
-        """Returns the answer to the sample request of a route. `change`: what `events.http` takes."""
+        """Returns the answer to the sample request of a route with these changes: fields of the operation, and `sub`,
+        `headers`, `query`, `document` or `raw`, as in `events.http`."""
         return self(events.http(route, **change))
 
     def read(self, counter: str, id: str, **fields: Any) -> dict[str, Any]:
-        """Returns the body that a service reads of a counter."""
+        """Returns the body of the answer to the direct event `get_counter`."""
         answer = self.direct("get_counter", counter=counter, id=id, **fields)
         assert answer["status"] == 200, answer
         return dict(answer["body"])

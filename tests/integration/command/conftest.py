@@ -35,7 +35,6 @@ def dev_stack(engine: Engine, store: Store) -> dict[str, Any]:
 @pytest.fixture
 def port(dev_stack: dict[str, Any]) -> Iterator[int]:
     """Runs a server that answers /dev/stack as `make dev` does, and returns its port."""
-
     server = Server(
         lambda _, path, *__: Reply(200 if path == "/dev/stack" else 404, json.dumps(dev_stack).encode(), {})
     )
@@ -47,7 +46,8 @@ def port(dev_stack: dict[str, Any]) -> Iterator[int]:
 def make_team(
     store: Store, engine: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[Mapping[str, Counter]], Team]]:
-    """Returns a function that makes a team for these counters. While the team's command waits, the consumer runs."""
+    """Returns a function that makes a team for these counters. The team's command does not wait: it calls `Team.sleep`,
+    which runs the consumer and the sweep."""
     with contextlib.closing(SyncWire(engine.port)) as wire:
 
         def make(counters: Mapping[str, Counter]) -> Team:
@@ -60,4 +60,5 @@ def make_team(
 
 @pytest.fixture
 def run(port: int, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Returns a function that runs the command on the test's tables. It returns exit status, output and errors."""
     return lambda *arguments: run_command(capsys, *arguments, "--local", "--port", str(port))

@@ -24,7 +24,8 @@ PACKAGE = ROOT / "node_modules/@sparticuz/chromium"
 UNPACKED_FOLDER = ROOT / ".build"
 COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 MAC = Path("/Applications/Google Chrome.app/Contents/MacOS/Google Chrome")
-# The headless shell never hides a page. With the first script, pages are hidden while `away` is true; SET_AWAY sets it.
+# The headless shell never hides a page. HIDDEN_IF_AWAY makes a page say that it is hidden while `window.away` is true.
+# SET_AWAY sets `window.away`.
 HIDDEN_IF_AWAY = "Object.defineProperty(Document.prototype, 'hidden', { get: () => Boolean(window.away) });"
 SET_AWAY = "away => { window.away = away; document.dispatchEvent(new Event('visibilitychange')); }"
 _INFLATE = """

@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.long)
 
 
-@pytest.fixture(scope="package")  # an idle `make dev` takes a tenth of a core
+@pytest.fixture(scope="package")  # not "session": an idle `make dev` would take a tenth of a core from other tests
 def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
     started = Dev(tmp_path_factory.mktemp("dev") / "data")
     try:
@@ -34,7 +34,8 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Dev]]:
-    """Returns a function that starts a `make dev` with the data folder `name`. Each `make dev` ends with the test."""
+    """Returns a function that starts a `make dev` with the data folder `name`. Each `make dev` ends with the test.
+    `environment`: variables, and the arguments `app` and `warnings` of Dev."""
     all_started: list[Dev] = []
 
     def start_one(*arguments: str, name: str = "data", **environment: Any) -> Dev:

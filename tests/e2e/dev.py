@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent.parent
 # The functions for likes and plays of callers without a token.
 LIKES_FUNCTION, PLAYS_FUNCTION = "children_open", "increments_open"
-KEY = "e2e-0123456789-0123456789"
+KEY = "e2e-0123456789-0123456789"  # an idempotency key. A test that needs several keys appends to it
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,11 @@ class Answer:
 
 
 class Dev(Process):
-    """One `make dev` of the folder `app`, without `arguments` on a free port. `warnings`: Python's option -W."""
+    """One `make dev` of the app in the folder `app`. Without `arguments` it runs on a free port.
+
+    `warnings`: what Python does with a warning (its option -W). By default it raises the warning as an error.
+    `environment`: variables beside those of this process, except AWS_ and TALLY_ variables.
+    """
 
     def __init__(
         self, data: Path, *arguments: str, warnings: str = "error", app: Path = ROOT, **environment: str
@@ -153,6 +157,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def command_line(pid: int) -> str:
+    """Returns the command line of a process; empty if the process has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
     except OSError:
@@ -160,7 +165,7 @@ def command_line(pid: int) -> str:
 
 
 def running(pids: list[int]) -> list[int]:
-    """Returns the processes that still run. A zombie has no command line, and does not run."""
+    """Returns the processes that still run. A zombie has an empty command line, and does not run."""
     return [pid for pid in pids if command_line(pid)]
 
 

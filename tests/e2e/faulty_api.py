@@ -1,4 +1,4 @@
-"""A server between pages and `make dev`, which fails as networks, gateways and captive portals do.
+"""A server between pages and `make dev`. The server fails as networks, gateways and captive portals do.
 
 Only changes and requests for receipts meet faults, at random. The server forwards every other request.
 """
@@ -27,14 +27,16 @@ FAULT_REPLIES = {
     "portal": Reply(200, b"<!doctype html><h1>Sign in to the Wi-Fi</h1>", {**CORS, "content-type": "text/html"}),
     "request lost": Reply(LOST, b"", {}),
 }
-CHANGES = ("POST", "PUT", "DELETE")
-_NOT_FORWARDED = ("connection", "content-length", "transfer-encoding", "keep-alive", "server", "date")
+CHANGE_METHODS = ("POST", "PUT", "DELETE")
+# Headers that belong to the connection with `make dev`, or that the server writes itself.
+_OWN_HEADERS = ("connection", "content-length", "transfer-encoding", "keep-alive", "server", "date")
 
 
 class FaultyApi:
     """The API of `dev` at `server.origin`. `faults`: the probability of each fault while `failing` is true.
 
-    `gate`: if there is a gate when a change arrives, the answer waits for it. `fault_counts`: the requests by fault.
+    `gate`: if there is a gate when a change arrives, the answer waits until the gate is set. `fault_counts`: how many
+    changes and requests for receipts met each fault; "none": no fault.
     """
 
     def __init__(self, dev: Dev, seed: int, faults: Mapping[str, float] = FAULT_SHARES) -> None:
@@ -49,14 +51,12 @@ class FaultyApi:
         fault = self._fault(method, target)
         if fault in FAULT_REPLIES:
             return FAULT_REPLIES[fault]
-        gate = self.gate if method in CHANGES else None
+        gate = self.gate if method in CHANGE_METHODS else None
         sent = {name: value for name, value in headers.items() if name not in ("host", "connection")}
         with closing(http.client.HTTPConnection("127.0.0.1", self._dev.port, timeout=PATIENCE_S)) as connection:
             connection.request(method, target, body or None, sent)
             answer = connection.getresponse()
-            received = {
-                name.lower(): value for name, value in answer.getheaders() if name.lower() not in _NOT_FORWARDED
-            }
+            received = {name.lower(): value for name, value in answer.getheaders() if name.lower() not in _OWN_HEADERS}
             reply = Reply(answer.status, answer.read(), received)
         if gate:
             gate.wait(PATIENCE_S)
@@ -64,7 +64,7 @@ class FaultyApi:
 
     def _fault(self, method: str, target: str) -> str:
         """Returns the fault of a request, or "none"; "" if the request is neither a change nor for a receipt."""
-        if not (method in CHANGES or target.startswith("/receipts")):
+        if not (method in CHANGE_METHODS or target.startswith("/receipts")):
             return ""
         with self._lock:
             remainder, fault = self._random.random(), "none"

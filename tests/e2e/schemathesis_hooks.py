@@ -36,7 +36,7 @@ VERSION_EXAMPLE = '"7"'
 UNWRITTEN_VERSION = '"0"'  # the version of a tally that nobody has written
 STOCKED = "7c20"  # the id for which schemathesis_run.py makes a large stock
 TTL_S = 3600  # how long a hold lasts
-AMOUNT_MAX = 1000  # less than the stock, so that each commit of a hold fits
+HELD_AMOUNT_MAX = 1000  # far less than the stock, so that each commit of a hold fits
 POSTED = "a91f"  # the id of a post that schemathesis_run.py makes
 ZONE = "Europe/Berlin"
 GATEWAY_MESSAGES = {400: "Bad Request", 429: "Too Many Requests"}
@@ -49,7 +49,7 @@ READS_OF_NOTHING = {
 }  # fmt: skip
 """The reads that answer 200 if nothing is stored, also after a DELETE."""
 _ROUTES = {route.key: route for operation in OPERATIONS for route in operation.routes(counters.COUNTERS)}
-_NUMBERS = itertools.count()
+_NUMBERS = itertools.count()  # for new keys, new ids, and the hours of top lists
 _POSTS: list[str] = []  # the encoded ids of generated posts
 _RUN = os.urandom(4).hex()  # each run on the same data has its own keys
 
@@ -79,7 +79,7 @@ def map_case(context: HookContext, case: Case) -> Case:
     _fit_range(case)
     if "counter" in (case.path_parameters or {}):
         _fit_counter(case, body)
-    elif _name(case) == "increment" and "amount" in body:
+    elif _name(case) == "increment" and "amount" in body:  # a route of one counter, such as POST /videos/{id}/plays
         body["amount"] = counters.COUNTERS[_route(case).fixed_fields["counter"]].delta
     if _name(case) == "change" and body.get("visible") == "soon":
         for change in body["changes"]:
@@ -132,6 +132,7 @@ def _fit_query(case: Case) -> None:
         query["cursor"] = fields.encode_cursor(quote(str(query["cursor"]), safe="")[: fields.USER_BYTES_MAX])
     if "target" in query:
         of_pages = query.get("of") == "visit"
+        # Tally accepts ids of 256 characters.
         targets = [_page_url(one) if of_pages else _cut(one, 200) for one in _texts(query["target"])]
         # Tally accepts one target for all keys, or one target for each key.
         query["target"] = targets if len(targets) == len(_texts(query.get("key"))) else targets[:1]
@@ -146,7 +147,8 @@ def _fit_query(case: Case) -> None:
 
 
 def _fit_range(case: Case) -> None:
-    """Makes a range of a series that is not empty and not too long, and a span of a top list as long as `by` says."""
+    """Makes a range of a series that is not empty and not too long, and a span of a top list as long as `by` says.
+    The spans are hours since 1970, or their days or months."""
     query = dict(case.query)
     if "tz" in query:
         query["tz"] = ZONE
@@ -182,14 +184,14 @@ def _fit_counter(case: Case, body: dict[str, Any]) -> None:
     if is_fuzzed and _name(case) == "hold":
         path["id"] = STOCKED
     if "hold" in path and "amount" in body:
-        body["amount"] %= AMOUNT_MAX
+        body["amount"] %= HELD_AMOUNT_MAX
     if _name(case) == "change_hold":  # a positive amount, or a time that ends within seven days of the placement
         body["ttl_s"] = min(body.get("ttl_s", TTL_S), fields.HOLD_TTL_MAX_S - TTL_S)
         body |= {"amount": body["amount"] or 1} if "amount" in body else {}
     if _name(case) == "put_limit":
         body["limit"] = abs(body["limit"])  # Tally refuses a ceiling below 0
     if path["counter"] not in served:
-        path["counter"] = min(served)
+        path["counter"] = min(served)  # any counter, but the same in each run
     counter = counters.COUNTERS[path["counter"]]
     if _name(case) == "increment" and counter.delta is None:
         body.setdefault("amount", 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,9 +14,9 @@ from tally.dev.stack.mappings import StreamMapping, read_mapping
 from tally.dev.streams.batches import Buffer, Record, read_answer
 
 NOW_S = 1_000_020.0
-RECORDS = [Record(str(number), "{}") for number in range(1, 5)]
-PLAIN_MAPPING = StreamMapping("m", "t", "f")
-WINDOWED_MAPPING = StreamMapping("m", "t", "f", tumbling_window_s=60)
+RECORDS = [Record(str(number), "{}") for number in range(1, 5)]  # the sequence numbers 1 to 4
+PLAIN_MAPPING = StreamMapping(name="m", table="t", function="f")
+WINDOWED_MAPPING = replace(PLAIN_MAPPING, tumbling_window_s=60)
 
 
 def record(number: int, text: str = "") -> dict[str, Any]:
@@ -23,7 +24,7 @@ def record(number: int, text: str = "") -> dict[str, Any]:
 
 
 def buffer(**fields: Any) -> Buffer:
-    return Buffer(StreamMapping("m", "t", "f", **fields))
+    return Buffer(replace(PLAIN_MAPPING, **fields))
 
 
 def sequences(records: list[Record]) -> list[int]:
@@ -45,7 +46,7 @@ def test_a_batch_has_at_most_six_megabytes() -> None:
     pending.add([record(number, "x" * 1_000_000) for number in range(1, 9)], NOW_S)
     batch = pending.next_batch(NOW_S)
     assert sequences(batch) == [1, 2, 3, 4, 5, 6]
-    assert len(pending.event(batch, "s", "a", NOW_S)) <= 6 * 1024 * 1024
+    assert len(pending.event(batch, shard="s", arn="a", now_s=NOW_S)) <= 6 * 1024 * 1024
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_a_batch_has_at_most_six_megabytes() -> None:
         (None, 4, False),
         ({"batchItemFailures": [{"itemIdentifier": "3"}, {"itemIdentifier": "2"}]}, 1, True),
         ({"batchItemFailures": [{"itemIdentifier": ""}]}, 0, True),
-        ({"batchItemFailures": [{"itemIdentifier": "9"}]}, 0, True),
+        ({"batchItemFailures": [{"itemIdentifier": "9"}]}, 0, True),  # the batch has no such record
     ],
 )
 def test_a_batch_is_done_up_to_the_first_reported_failure(answer: object, done: int, has_failed: bool) -> None:
@@ -64,7 +65,7 @@ def test_a_batch_is_done_up_to_the_first_reported_failure(answer: object, done: 
 
 
 @pytest.mark.parametrize("answer", [b"null", b"{}", b'{"state": 7}', b"no json"])
-def test_a_batch_of_a_window_has_failed_if_the_answer_has_no_state(answer: bytes) -> None:
+def test_a_batch_of_a_window_has_failed_and_is_split_if_the_answer_has_no_state(answer: bytes) -> None:
     result = read_answer(WINDOWED_MAPPING, RECORDS, answer)
     assert (result.done, result.splits, bool(result.error)) == (0, True, True)
     assert read_answer(WINDOWED_MAPPING, RECORDS, b'{"state": {}}').done == 4
@@ -81,7 +82,7 @@ def test_a_batch_of_a_window_has_failed_if_the_answer_has_no_state(answer: bytes
         ({"filters": [{"a": "x"}]}, "the filter"),
     ],
 )
-def test_a_mapping_is_refused_if_the_pump_lacks_one_of_its_settings(change: dict[str, Any], message: str) -> None:
+def test_a_mapping_is_refused_if_the_pump_does_not_support_a_setting(change: dict[str, Any], message: str) -> None:
     mapping = {"name": "rollupCounts", "table": "t", "function": "rollup", "filters": [], **DELIVERY._asdict()}
     assert read_mapping(mapping).batch_records == DELIVERY.batch_records
     with pytest.raises(LocalError, match=message):

@@ -91,7 +91,7 @@ def test_a_page_that_is_left_before_its_answers_delays_no_other_tab(
     left.run(PLAY, video)
     wait_for(lambda: dev.plays(video) == 1)
     api.gate = None  # the other tab may send the play of `left`, too
-    left.go()
+    left.go()  # to a page without the client
     other.run(PLAY, video)
     wait_for(lambda: dev.plays(video) == 2)
     left.back()
@@ -135,7 +135,7 @@ def test_through_faults_reloads_and_closed_tabs_each_play_counts_once(
         reloaded_tab.reload()
         closed_tab.close()
     wait_for(lambda: no_change_waits(open_tab, reloaded_tab))
-    assert dev.plays(video) == 4 * 3 * 10
+    assert dev.plays(video) == 4 * 3 * 10  # rounds, tabs, and the plays of a burst
     assert open_tab.run("errors") + reloaded_tab.run("errors") == []
     for tab in (open_tab, reloaded_tab):
         tab.close()

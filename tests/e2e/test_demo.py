@@ -19,7 +19,7 @@ from tests.e2e.dev import Dev
 from tests.environments import ROOT
 from tests.patience import PATIENCE_S
 
-# The demo with longer limits, for a busy machine.
+# The demo with longer limits, for a busy machine: seconds for the counts, and minutes of the ledger for the series.
 PATIENT_DEMO = f"""
 import sys
 from bench.demo import __main__, replay

@@ -262,7 +262,8 @@ def test_a_live_number_updates_while_the_page_is_visible_and_one_request_reads_a
     reads.clear()
     page.reload()
     expect(shown_number(page, "tally-count")).to_have_text(str(before + 2))
-    # The first read asks for the numbers of the page: article-1, article-2, 9f3a. The second asks for live numbers.
+    # The first read asks for the numbers of the page: article-1, article-2, 9f3a. The second, which may come later,
+    # asks for live numbers.
     assert [url.count("of=") for url in reads][:2] in ([3], [3, 2])
     # An element whose `live` is not a number of seconds delays no other element.
     page.evaluate("document.querySelector('tally-like').setAttribute('live', 'often')")

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.long
 
 SEED = int(os.environ.get("SEED", "1"))
 PLAYS = int(os.environ.get("PLAYS", "3000"))
-LIKES = 150
+LIKES = 150  # the actions of readers without sign-in. Each action changes the like of one article
 VIDEOS, POSTS = ("video-a", "video-b", "video-c"), ("post-1", "post-2", "post-3", "post-4")
 ARTICLES = ("article-a", "article-b", "article-c")
 # Whether the browser stores an anonymous like of the article.
@@ -248,5 +248,5 @@ def test_under_faults_each_anonymous_like_ends_as_its_last_change_and_a_sign_in_
     for article in ARTICLES:
         likers = likers_of(dev, article)
         assert likers.count(None) == sum(reader.likes.get(article, False) for reader in others)
-        # The sign-in may turn an anonymous like into a like of ann before her last change deletes the anonymous like.
+        # If ann's last change deleted her anonymous like, the sign-in may have made a user's like of it before.
         assert ann.user in likers or not ann.likes.get(article)

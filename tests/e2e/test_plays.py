@@ -16,6 +16,7 @@ from tests.e2e.dev import ROOT, Dev
 from tests.e2e.servers import Reply, Server
 
 # `plays` a source from its start, `goesOn` with another source at the same second, and `ends` by a seek to the end.
+# `watch` lets the player play for 0.7 s, in which the element gets events of the player.
 PAGE = """<!doctype html><html lang=en><meta charset=utf-8><title>t</title><link rel=icon href=data:,>
 <div id=box><audio id=player muted></audio></div><tally-plays of=%(film)s for=player></tally-plays><script type=module>
 import { Tally } from "%(api)s/client/tally.js"; import { define } from "%(api)s/client/elements.js";

@@ -41,7 +41,7 @@ def test_the_code_folder_links_the_packages_and_copies_the_counters(tmp_path: Pa
 
 
 def test_a_file_that_is_restored_with_its_old_time_has_changed(tmp_path: Path) -> None:
-    # The newest time alone would not tell, because `newest.py` stays.
+    # The newest time of all files does not change, because it is the time of `newest.py`.
     newest, counters = tmp_path / "newest.py", tmp_path / "counters.py"
     for path, at_s in (newest, 3_000), (counters, 2_000):
         path.write_text("COUNTERS = {}")

@@ -87,12 +87,12 @@ def test_the_engine_is_stored_beside_the_data_if_the_cache_is_not_writable(
 ) -> None:
     archive = package(b"the engine")
     monkeypatch.setitem(engine_package.INTEGRITY, "linux-x64", sha512(archive))
-    monkeypatch.setenv("HOME", os.devnull)  # no folder can be made in it
+    monkeypatch.setenv("HOME", os.devnull)  # /dev/null is not a folder, so nothing can be stored below it
     with serving(archive) as url:
         monkeypatch.setenv("npm_config_registry", url)
         engine = binary(home / "data")
         with pytest.raises(LocalError, match=r"cannot be kept in .*; set XDG_CACHE_HOME$"):
-            binary(Path(os.devnull))
+            binary(Path(os.devnull))  # the data folder cannot store the engine, either
     assert engine.parent == home / "data"
     assert binary(home / "data") == engine, "the stored engine: the registry has stopped"
 

@@ -43,7 +43,8 @@ def test_head_health_answers_200_without_a_body(dev: Dev) -> None:
 def sign_token(
     dev: Dev, *, key: Any = None, algorithm: str = "RS256", headers: dict[str, str] | None = None, **changes: Any
 ) -> str:
-    """Returns a token of the issuer with changed claims. None removes a claim. `key`: None is the issuer's."""
+    """Returns a token of the issuer with changed claims; None removes a claim. `key`: signs the token; None: the key of
+    the issuer. `headers`: changed headers of the token."""
     token = dev.token()
     claims = jwt.decode(token, options={"verify_signature": False}) | changes
     claims = {name: value for name, value in claims.items() if value is not None}

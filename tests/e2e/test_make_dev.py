@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
@@ -121,6 +122,7 @@ sys.meta_path.insert(0, Interrupts())
 """
 
 
+# For `make dev`, Ctrl-C is the usual end: status 0. A command has not done its work: 130, as a shell says of SIGINT.
 @pytest.mark.parametrize(
     ("program", "arguments", "interrupted_module", "status"),
     [
@@ -231,7 +233,7 @@ def test_a_counter_that_is_declared_while_make_dev_runs_gets_its_routes(start: S
     declared.write_text(text)
     dev = start("--data", str(dev.data), app=app).wait_until_ready()
 
-    declared.write_text(text.replace('prefix="GARDEN"', 'prefix="garden"'))
+    declared.write_text(text.replace('prefix="GARDEN"', 'prefix="garden"'))  # a prefix must be in capitals
     wrong = f"the counters and routes stay as they were: {declared}, line "
     wait_for(lambda: wrong in dev.text, every_s=0.5)
     for pid in [*dev.workers("visits"), *dev.workers("reads")]:  # a new worker uses the last valid code
@@ -251,33 +253,36 @@ def test_a_wrong_port_is_refused(port: str) -> None:
 def test_options_come_from_the_command_line_then_the_environment() -> None:
     app = Path("app")
     environment = {"PORT": "81", "TALLY_DATA": "d", "AWS_ENDPOINT_URL_DYNAMODB": "http://e", "TALLY_PAGE_HOSTS": "h"}
-    assert DevOptions.read([], environment, app) == DevOptions(app, 81, Path("d"), "http://e", "h")
-    assert DevOptions.read(["--port", "82", "--data", "x", "--verbose"], environment, app) == DevOptions(
-        app, 82, Path("x"), "http://e", "h", verbose=True
-    )
+    of_environment = DevOptions(app, port=81, data=Path("d"), endpoint="http://e", page_hosts="h")
+    assert DevOptions.read([], environment, app) == of_environment
+    of_both = replace(of_environment, port=82, data=Path("x"), verbose=True)
+    assert DevOptions.read(["--port", "82", "--data", "x", "--verbose"], environment, app) == of_both
     assert DevOptions.read([], {"TALLY_LIKERS_VISIBLE": "nobody"}, app).likers_visible == "nobody"
-    assert DevOptions.read([], {"PORT": "", "AWS_ENDPOINT_URL_DYNAMODB": ""}, app) == DevOptions(
-        app, 8080, Path(".tally"), None, "*"
-    )
+    defaults = DevOptions(app, port=8080, data=Path(".tally"), endpoint=None, page_hosts="*")
+    assert DevOptions.read([], {"PORT": "", "AWS_ENDPOINT_URL_DYNAMODB": ""}, app) == defaults
 
 
 def test_two_make_devs_cannot_share_a_data_folder(dev: Dev, start: Start, tmp_path: Path) -> None:
     (tmp_path / "data").symlink_to(dev.data)
     line = only_line(start())
     assert f"another `make dev` (process {dev.process.pid})" in line
-    assert dev.plays("a") == 0
+    assert dev.plays("a") == 0, "the first `make dev` still answers"
 
 
 @pytest.mark.parametrize(
     ("path", "content", "message"),
-    [("data", "", "is not writable"), ("data/engine.db", "this is not a database" * 100, "engine")],
+    [
+        ("data", "", "is not writable"),  # a file in place of the folder
+        ("data/engine.db", "this is not a database" * 100, "engine"),
+    ],
 )
 def test_make_dev_refuses_a_broken_data_folder_and_leaves_it_unchanged(
     tmp_path: Path, path: str, content: str, message: str
 ) -> None:
     (tmp_path / path).parent.mkdir(exist_ok=True)
     (tmp_path / path).write_text(content)
-    with pytest.raises(LocalError, match=message), prepare_stack(DevOptions(ROOT, 0, tmp_path / "data", None, "*")):
+    options = DevOptions(ROOT, port=0, data=tmp_path / "data", endpoint=None, page_hosts="*")
+    with pytest.raises(LocalError, match=message), prepare_stack(options):
         pass
     assert (tmp_path / path).read_text().startswith(content)
 
@@ -286,7 +291,8 @@ def test_a_taken_port_is_an_error(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        options = DevOptions(ROOT, taken.getsockname()[1], tmp_path / "data", None, "*")
+        port = taken.getsockname()[1]
+        options = DevOptions(ROOT, port=port, data=tmp_path / "data", endpoint=None, page_hosts="*")
         with pytest.raises(LocalError, match=r"cannot be used \(Address already in use\)"), prepare_stack(options):
             pass
 

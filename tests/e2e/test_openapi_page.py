@@ -34,7 +34,7 @@ def test_the_page_shows_every_operation_with_its_details(page: Page, dev: Dev) -
     for name in names:
         page.locator(f"#{name} > summary").click()
         expect(page.locator(f"#{name} > table tr").first).to_be_visible()
-    expect(page.locator("#increment")).to_contain_text("from 0, starts at 100")
+    expect(page.locator("#increment")).to_contain_text("from 0, starts at 100")  # the floor and start of a counter
     assert "undefined" not in page.inner_text("main")
 
 

@@ -103,9 +103,9 @@ def run_until_as_shown(shell: Shell, command: str, shown: str) -> str:
 def test_the_commands_of_the_pages_print_the_output_that_the_pages_show(start: Callable[..., Dev]) -> None:
     port = start().wait_until_ready().port
     steps = [step for page in PAGES for step in session((ROOT / page).read_text())]
-    if os.environ.get("ENGINE") == "dynamodb-local":  # drift takes minutes longer there: records have whole minutes
+    if os.environ.get("ENGINE") == "dynamodb-local":  # its stream records have whole minutes, so drift takes minutes
         steps = [step for step in steps if not EDITS.search(step[0])]
-    assert len(steps) > 14
+    assert len(steps) > 14, "the pages have console blocks"
     with Shell(port) as shell:
         for command, shown in steps:
             output = run_until_as_shown(shell, command.replace(f"localhost:{README_PORT}", f"localhost:{port}"), shown)

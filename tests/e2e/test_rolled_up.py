@@ -27,9 +27,11 @@ KILL_AFTER_S_MAX = 0.15  # about as long as a batch takes
 WAIT_FOR_DOUBLE_S = 1.5  # the rollup adds a visit that counts twice with its next batch, within a second
 
 
-def metric_sum(dev: Dev, metric: str, consumer: str) -> float:
+def metric_sum(dev: Dev, name: str, consumer: str) -> float:
+    """Returns the sum of a metric of a consumer."""
     metrics: Any = dev.call("GET", "/dev/metrics").body["metrics"]
-    return sum(m["sum"] for m in metrics if m["metric"] == metric and m["dimensions"].get("consumer") == consumer)
+    found = [metric for metric in metrics if metric["dimensions"].get("consumer") == consumer]
+    return sum(metric["sum"] for metric in found if metric["metric"] == name)
 
 
 def s3_client(endpoint: str) -> Any:

@@ -49,7 +49,9 @@ def scan_orders(stack: dict[str, Any], counters: Path) -> None:
     """Counts the items that are older than the stream's first read, as `tally scan` does."""
     tables = {name: TeamTable(**table) for name, table in stack["team_tables"].items()}
     names = stack["counts"], stack["receipts"], stack["ledger"]
-    settings = Settings(*names, frozenset(), 0, "test", minute_s=stack["minute_s"], team_tables=tables)
+    # This scan uses neither pages nor receipts.
+    unused: dict[str, Any] = {"page_hosts": frozenset(), "receipt_ttl_s": 0, "version": "test"}
+    settings = Settings(*names, **unused, minute_s=stack["minute_s"], team_tables=tables)
     store = Store(client(stack["dynamodb"]), settings)
     orders = Declarations.load(counters).counters["orders"]
     scan = scan_state.begin(store, orders, time.time())

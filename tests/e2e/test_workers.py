@@ -139,7 +139,7 @@ def test_a_function_runs_as_in_lambda(run: Run, tmp_path: Path, monkeypatch: pyt
         request_id, name, remaining_ms, arn, *_ = await functions.call(do="context")
         assert (len(request_id), name) == (36, "reads")
         assert arn == "arn:aws:lambda:eu-west-1:000000000000:function:reads"
-        assert 0 < remaining_ms <= 15_000
+        assert 0 < remaining_ms <= 15_000  # the timeout of the function `reads`
         assert await functions.call("rollup", do="correlate") is None
         assert await functions.call(do="correlate") is None, "each event has a correlation id of its own"
         assert (await functions.call("rollup", do="environment"))["TALLY_DEAD_LETTER_BUCKET"]

@@ -156,7 +156,7 @@ def test_a_visitor_counts_as_1_and_takes_part_in_no_batch_and_no_hold() -> None:
 
 
 def test_the_number_of_a_period_cannot_be_set() -> None:
-    """A caller who sets a number names its version. After midnight, this version could set the new tally."""
+    """A caller who sets a number names the version that the caller read. The next day's tally may have it, too."""
     plain, daily = declare(floor=0), declare(floor=0, period="day")
     assert (plain.may_be_set, plain.takes_holds) == (True, True)
     assert (daily.may_be_set, daily.takes_holds, daily.has_version) == (False, True, True)
@@ -168,7 +168,7 @@ def test_only_items_move_a_counter_of_items() -> None:
     assert (of_items.is_batchable, of_items.may_roll_up, of_items.takes_holds, of_items.may_be_set) == (False,) * 4
 
 
-def test_the_digest_of_a_counter_of_items_depends_on_the_items_and_on_the_keys_of_the_tally() -> None:
+def test_the_digest_of_a_counter_of_items_depends_on_the_items_and_on_where_the_number_is_stored() -> None:
     changes: list[dict[str, Any]] = [
         {"prefix": "OTHER"}, {"sort_key": "OTHER"}, {"attribute": "other"},
         *({"items": dataclasses.replace(SHOP_ITEMS, **change)} for change in (
@@ -213,11 +213,11 @@ def test_a_counter_takes_holds_if_it_has_one_limit_and_no_delta(fields: dict[str
     assert declare(**fields).takes_holds is takes_holds
 
 
-def test_holds_can_be_settled_after_the_counter_got_a_second_limit_or_a_delta() -> None:
+def test_holds_can_be_settled_after_the_counter_got_a_second_limit_or_a_delta_or_lost_its_limit() -> None:
     for fields in ({"floor": 0, "ceiling": 10}, {"floor": 0, "delta": -1}, {"max_shards": 1}, {**UNIQUE, "ceiling": 9}):
         assert declare(**fields).may_settle_holds, "such a counter may have had one limit and no delta"
     for fields in ({}, {"child": "LIKE#USER#", "max_shards": 1}, {"delta": 1, "numbered": True}):
-        assert not declare(**fields).may_settle_holds, "such a counter never had a hold"
+        assert not declare(**fields).may_settle_holds, "a deploy refuses such a declaration for a counter with holds"
 
 
 @pytest.mark.parametrize(("shard", "key"), [(0, "STOCK"), (1, "STOCK#1"), (15, "STOCK#15"), (255, "STOCK#255")])
@@ -297,7 +297,10 @@ _KEYS = st.tuples(st.lists(_PART, min_size=1, max_size=2), st.none() | st.lists(
 
 @given(st.lists(_KEYS, min_size=2, max_size=4, unique_by=lambda keys: tuple(keys[0])))
 def test_counters_are_refused_if_and_only_if_the_keys_of_two_counters_overlap(keys: list[Any]) -> None:
-    """`declared` looks up the starts of each counter's keys. This test compares the keys of each pair of counters."""
+    """`declared` looks up the starts of each counter's keys. This test compares the keys of each pair of counters.
+
+    A counter with children also owns the keys that begin with its sort key and a dot, such as the text of a post.
+    """
     family = [
         declare(name=f"c{number}", sort_key="#".join(sort_parts), child=child_parts and "#".join([*child_parts, ""]))
         for number, (sort_parts, child_parts) in enumerate(keys)
@@ -366,21 +369,24 @@ def test_team_numbers_may_have_names_that_begin_alike() -> None:
 
 def test_a_table_may_have_fewer_team_numbers_than_counters() -> None:
     like_items = Items("shop", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#")
-    watched = [
-        Watched(f"w{number}", table="shop", attribute="n", items=like_items, at="META") for number in range(WATCHED_MAX)
+    *watched, one_too_many = [
+        Watched(f"w{number}", table="shop", attribute="n", items=like_items, at="META")
+        for number in range(WATCHED_MAX + 1)
     ]
-    assert len(declared(watched)) == WATCHED_MAX
+    assert len(declared(watched)) == WATCHED_MAX < COUNTERS_PER_TABLE_MAX
     plain = Counter("c", prefix="C", sort_key="N", attribute="n", items=like_items)
     assert len(declared([*watched, plain])) == WATCHED_MAX + 1
-    with pytest.raises(ConfigurationError, match=f"too many counters .*, or {WATCHED_MAX} that `Watched` makes"):
-        declared([*watched, plain, dataclasses.replace(plain, name="d", prefix="D")])
+    other = dataclasses.replace(plain, name="d", prefix="D")
+    for too_many in ([*watched, one_too_many], [*watched, plain, other]):
+        with pytest.raises(ConfigurationError, match=f"too many counters .*, or {WATCHED_MAX} that `Watched` makes"):
+            declared(too_many)
 
 
 @pytest.mark.parametrize("attribute", ["recounted", "team_number"])
 def test_an_attribute_that_scans_write_cannot_hold_the_number(attribute: str) -> None:
     with pytest.raises(ConfigurationError, match="is an attribute that scans write"):
         Counter("a", prefix="A", sort_key="N", attribute=attribute, items=Items("shop"))
-    assert declare(attribute=attribute).attribute == attribute
+    assert declare(attribute=attribute).attribute == attribute, "no scan writes to a counter that counts no items"
 
 
 def test_all_counters_of_one_table_must_agree_on_heartbeats() -> None:

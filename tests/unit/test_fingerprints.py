@@ -1,4 +1,7 @@
-"""Which changes of a declaration fit the stored items. tests/invariants/test_fingerprints.py counts on after each."""
+"""Tests which changes of a declaration fit the stored items.
+
+tests/invariants/test_fingerprints.py counts after each change that fits.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from tally.notify import Notify
 from tally.streams import fingerprints
 
 PLAIN = Counter("c", prefix="C", sort_key="N", attribute="n")
+# With max_shards=0 a counter has as many shards as its other fields allow: one with a floor, else 16.
 ONE_SHARD = replace(PLAIN, floor=0, max_shards=0)
 WITH_DELTA = replace(ONE_SHARD, delta=1)
 DAILY = replace(PLAIN, period="day", keep_periods=9)

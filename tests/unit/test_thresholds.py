@@ -29,7 +29,7 @@ MADE_S = 1_795_000_000.25  # when DynamoDB made the records: on 2026-11-18
 
 
 def crossed(notify: Notify, old: int, new: int, *ceilings: int) -> list[tuple[int, bool]]:
-    """Returns each threshold that a move crosses, and whether upwards. `ceilings`: the ceiling before and after it."""
+    """Returns each threshold that a move crosses, and whether upwards. `ceilings`: before and after the move."""
     results = crossings.crossings_between(notify, old, new, ceilings or (None, None))  # type: ignore[arg-type]
     return [(crossing.threshold, crossing.is_upward) for crossing in results]
 
@@ -316,12 +316,15 @@ def test_a_hold_that_is_released_into_a_period_that_is_not_kept_crosses_no_thres
 
 
 def test_a_run_always_fits_into_a_transaction() -> None:
-    """With EVENTS_MAX events a run takes one more record, which may cross all thresholds. `every` is one of these."""
+    """A transaction has up to 100 writes. A run that has EVENTS_MAX events takes one more record.
+
+    This record may cross all thresholds. One of these may be `every`, which makes up to MULTIPLES_MAX events.
+    """
     events_of_a_record, checkpoint_writes = THRESHOLDS_MAX - 1 + MULTIPLES_MAX, 1
     assert SEGMENTS_MAX + DEAD_LETTERS_MAX + checkpoint_writes + EVENTS_MAX + events_of_a_record <= 100
     run = SegmentRun("1", BatchContext("counts", "s"))
     full = tuple(events.Event(f"{number:032x}", 0, {}) for number in range(EVENTS_MAX))
-    run.add([Effect("calls", "x", 1, events=full)])
+    run.add([Effect("calls", "x", minute=1, events=full)])
     assert run.has_room_for([])
-    run.add([Effect("calls", "x", 1, events=full[:1])])
+    run.add([Effect("calls", "x", minute=1, events=full[:1])])
     assert not run.has_room_for([])

@@ -16,7 +16,10 @@ LOST = ReadTimeoutError(endpoint_url="http://lost")
 
 @record
 class Customer:
-    """The test record of the Java client: counters with defaults, with a start and a step, and with a negative step."""
+    """A counter with defaults, a counter with a start and a step, and a counter with a negative step.
+
+    AWS's client for Java (the DynamoDB Enhanced Client) tests its atomic counters with these.
+    """
 
     id: str = partition_key()
     name: str | None = None

@@ -59,7 +59,7 @@ EVERYTHING = Everything(
 )  # fmt: skip
 
 
-@pytest.mark.sdk
+@pytest.mark.sdk  # SyncWire does not decode sets of bytes
 def test_every_type_is_read_as_it_was_written(recording_client: Any, table: str) -> None:
     everything = Records(recording_client, table, Everything)
     assert everything.put_item(EVERYTHING) == everything.get_item("1") == EVERYTHING
@@ -84,7 +84,7 @@ def test_every_type_is_read_as_it_was_written(recording_client: Any, table: str)
         ("id", "\u00e4" * 1025, "1 to 2048 bytes"), ("id", "", "1 to 2048 bytes"),
     ],
 )  # fmt: skip
-def test_an_error_names_a_value_of_another_type_and_nothing_is_sent(
+def test_an_error_names_a_value_of_a_wrong_type_or_size_and_nothing_is_sent(
     recording_client: Any, table: str, name: str, value: object, why: str
 ) -> None:
     everything = Records(recording_client, table, Everything)
@@ -171,7 +171,10 @@ def test_an_item_that_does_not_fit_the_class_raises_an_error_with_the_attribute(
         Records(recording_client, table, cls).get_item("1")
 
 
-def test_a_missing_or_null_attribute_is_none_if_allowed_and_else_the_default(recording_client: Any, table: str) -> None:
+def test_a_missing_attribute_is_none_if_the_class_allows_none_and_else_the_default(
+    recording_client: Any, table: str
+) -> None:
+    """An attribute that is null is None, too, or an error if the class does not allow None."""
     item: Any = {"id": {"S": "1"}, "name": {"S": "n"}, "unknown": {"S": "x"}}
     for maybe in ({}, {"maybe": {"NULL": True}}):
         recording_client.put_item(TableName=table, Item=item | maybe)

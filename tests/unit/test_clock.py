@@ -14,7 +14,7 @@ from tally.dynamo import client, clock
 from tally.dynamo.clock import CLOCK, Clock
 
 TRUE_S = 1_800_000_000.0
-REAL_DATE = inspect.unwrap(client._date)  # tests/conftest.py replaces it
+REAL_DATE = inspect.unwrap(client._date)  # tests/conftest.py replaces `_date`
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,8 @@ def test_an_answer_corrects_a_clock_by_the_least_that_it_proves(
 ) -> None:
     """DynamoDB writes `Date` between the request and its answer, rounded down by up to 1 s. Nodes differ by up to 1 s.
 
-    So a clock is ahead by at least `off_s` - 2, or behind by at least -`off_s` - `took_s` - 1.
+    `off_s`: by how much the clock is ahead (negative: behind). `took_s`: how long the answer took. So an answer proves
+    that a clock is ahead by at least `off_s` - 2, or behind by at least -`off_s` - `took_s` - 1.
     """
     process_clock = Clock()
     monkeypatch.setattr(time, "time", lambda: TRUE_S + off_s + took_s)

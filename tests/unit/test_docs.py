@@ -86,7 +86,7 @@ def test_the_section_that_status_names_for_each_check_exists() -> None:
 
 
 def names_in(module: Path) -> set[str]:
-    """Returns the names that a module defines, and the methods of its classes: `count`, `Entry.__call__` …"""
+    """Returns the names that a module defines, and the methods of its classes: `count`, `RequestHandler.__call__` …"""
     names: set[str] = set()
     for node in ast.parse(module.read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -117,7 +117,7 @@ def test_internals_lists_every_subpackage() -> None:
 
 @pytest.mark.parametrize("subpackage", ["counting", "series", "dynamo", "records"])
 def test_the_names_that_the_docstring_of_a_subpackage_lists_exist(subpackage: str) -> None:
-    """The docstring has a line for each module that others use: `    receipts    `once`, `find_many`: …`."""
+    """The docstring has a line for each module that others use: `    receipts    `count_once`, `find_many`: …`."""
     docstring = importlib.import_module(f"tally.{subpackage}").__doc__ or ""
     for name, description in re.findall(r"^    (\w+) +(`.*)$", docstring, re.M):
         module = importlib.import_module(f"tally.{subpackage}.{name}")

@@ -81,6 +81,7 @@ def test_all_clients_make_the_same_id_and_an_id_stays_as_it_is() -> None:
     expected = [ids.id_of(name) for name in names]
     assert [set(ids_of_name) for ids_of_name in ids_in_javascript(names)] == [{id_} for id_ in expected]
     assert [ids.id_of(id_) for id_ in expected] == expected
+    # The clients send a name with `#`, and a dot or two, unchanged, and the API refuses these.
     assert all(ids.ID_PATTERN.fullmatch(id_) for id_ in expected if id_ not in (".", "..") and "#" not in id_)
 
 
@@ -103,12 +104,12 @@ def test_two_texts_have_one_id_only_if_they_are_one_text_to_browsers_and_unicode
         ("..", "not a dot or two"),
     ],
 )
-def test_the_api_refuses_other_spellings_of_an_id_and_names_the_right_one(text: str, words: str) -> None:
+def test_the_api_refuses_a_text_that_is_not_an_id_with_the_right_spelling_or_the_reason(text: str, words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
         fields.identifier(text, "id")
 
 
-def test_the_clients_send_the_address_of_a_page_unchanged() -> None:
+def test_the_typed_client_sends_the_address_of_a_page_unchanged() -> None:
     page = "https://example.com/a b"
     assert requests.get_tallies([f"visits:{page}"]).fields["of"] == [f"visits:{page}"]
     assert requests.get_details("page_visitors", page).fields["id"] == page

@@ -84,7 +84,7 @@ def test_an_operation_documents_exactly_the_inputs_that_it_declares() -> None:
         }
         counters = route.served_counters(COUNTERS)
         if route.operation.has_counter_in_path and not any(counter.period for counter in counters):
-            declared_inputs -= {("query", "period")}
+            declared_inputs -= {("query", "period")}  # no counter of the route has periods
         undeclared = {("header", "User-Agent"), ("header", "If-None-Match")}  # every client may send these headers
         assert parameters - undeclared == declared_inputs - undeclared, route.id
         assert (("header", "If-None-Match") in parameters) == route.is_cacheable
@@ -93,7 +93,7 @@ def test_an_operation_documents_exactly_the_inputs_that_it_declares() -> None:
         schema = resolve(next(iter(body.values()), {}).get("schema", {}))
         required = {field.http_name for field in route.fields if field.required and field.source is Source.BODY}
         if route.operation.name == "increment" and all(counter.delta is None for counter in counters):
-            required.add("amount")
+            required.add("amount")  # no counter of the route has a delta in place of the amount
         assert not body or set(schema.get("required", [])) == required, route.id
         takes_beacons = route.operation.name in ("visit", "increment")  # browsers send beacons as text
         assert ("text/plain" in body) == ("text/plain" in media_types(route)) == takes_beacons
@@ -115,7 +115,9 @@ def fields_with_exact_schemas() -> list[tuple[str, Route, Field]]:
 
 
 def passes_check(route: Route, field: Field, value: object) -> bool:
-    context = FieldContext(not route.needs_caller, frozenset({"*"}), COUNTERS, PAGES)
+    context = FieldContext(
+        anonymous=not route.needs_caller, page_hosts=frozenset({"*"}), counters=COUNTERS, pages=PAGES
+    )
     try:
         field.kind.parse(value, field.http_name, context)
     except errors.CallerError:
@@ -158,7 +160,7 @@ def test_a_schema_takes_the_values_that_the_check_takes(name: str, route: Route,
     schema = schema_of(route, field)
     value = data.draw(values_near(schema))
     if any(isinstance(text, str) and text.endswith("\n") for text in (value if isinstance(value, list) else [value])):
-        return  # patterns are for ECMA 262, whose `$` does not match before a line break, as Python's `$` does
+        return  # patterns are for ECMA 262. There `$` matches only at the end; in Python also before a last line break
     is_taken = passes_check(route, field, value) and not _is_refused_by_operation(route, field, value)
     assert validator(schema).is_valid(value) == is_taken, value
 

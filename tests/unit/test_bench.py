@@ -37,7 +37,8 @@ def test_every_claim_that_a_quick_run_judges_holds(tmp_path: Path) -> None:
         SOON: (1, 1, 0),
     }
     errors = {name: row["off by"] for name, row in plays.items()}
-    # Each of three faults can double a play: an answer lost before the SDK, an answer lost before the caller, a crash.
+    # Each of three faults can double a play: the answer is lost on its way to the SDK or to the caller, or the caller
+    # crashes.
     assert errors == errors | {PLAIN_ADD.name: 3, BARE: 0, NOW: 0, SOON: 0}
     assert errors["read-modify-write"] < 0 < errors[POWERTOOLS.name], "the first loses plays, the second doubles them"
 

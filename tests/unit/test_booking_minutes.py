@@ -21,10 +21,11 @@ from tests.delivery import passes_filters
 NOW = 29_916_666  # the current minute, counted from 1970
 DECLARED = CounterIndex(counters.COUNTERS)
 Item = dict[str, Any]
-PLAYS: Item = tallies.key(counters.PLAYS, "v", 3)
+PLAYS: Item = tallies.key(counters.PLAYS, "v", shard=3)
 CHILD: Item = {"PK": {"S": "POST#p"}, "SK": {"S": f"{counters.LIKES.child}ann"}}
 # The minute of a change, and the minute that the change is booked on.
 STAMPS = [(NOW, NOW), (NOW - 1, NOW - 1), (NOW + 1, NOW + 1), (NOW - 2, NOW), (NOW + 2, NOW), (NOW - 300, NOW)]
+# Values of the attribute `rollup`. The last two are not in DynamoDB's wire form.
 ROLLUPS: list[Any] = [{"BOOL": True}, {"BOOL": False}, {"S": "true"}, {"N": "1"}, {"NULL": True}, {"M": {}}, True, None]
 UNUSABLE_STAMPS: list[Any] = [None, {"S": "x"}, {"N": "1.5"}, {"N": "-7"}, {"N": str(10**10)}, {"NULL": True}]
 
@@ -148,10 +149,10 @@ def test_changes_and_imports_of_one_minute_are_separate_entries_even_if_they_com
     play, imported = Effect("plays", "v", NOW, 1), Effect("plays", "v", NOW, 30, day=5)
     addition = Effect("plays", "v", NOW, observed=61)
     segments = entries(play, imported, addition, imported)
-    both_imports = JournalEntry("plays", "v", "", 30 + 30, 0, 5)
-    assert sorted(segments[NOW]) == [JournalEntry("plays", "v", "", 1, 61), both_imports]
+    both_imports = JournalEntry("plays", "v", pair="", expected=30 + 30, observed=0, day=5)
+    assert sorted(segments[NOW]) == [JournalEntry("plays", "v", pair="", expected=1, observed=61), both_imports]
     # The current minute is two minutes after the judged minute.
-    assert entries(imported, judged=NOW) == {NOW + 2: [JournalEntry("plays", "v", "", 30, 0, 5)]}
+    assert entries(imported, judged=NOW) == {NOW + 2: [both_imports._replace(expected=30)]}
 
 
 EDITS: dict[str, tuple[Item | None, Item | None]] = {
@@ -201,13 +202,16 @@ TALLY_MOVED = Effect("likes", "p", NOW, observed=-1, pair="x")
 
 def test_a_removal_whose_halves_are_in_one_run_is_an_entry_without_a_pair() -> None:
     lone, balanced = CHILD_REMOVED._replace(pair="y"), Effect("likes", "p", NOW, 1, 1)
-    entry = JournalEntry("likes", "p", "y", -1, 0)
-    assert sorted(entries(CHILD_REMOVED, balanced, lone, TALLY_MOVED)[NOW]) == [entry], (
+    lone_entry = JournalEntry("likes", "p", pair="y", expected=-1, observed=0)
+    assert sorted(entries(CHILD_REMOVED, balanced, lone, TALLY_MOVED)[NOW]) == [lone_entry], (
         "an entry whose amounts come to 0 is left out"
     )
-    assert sorted(entries(CHILD_REMOVED, lone, TALLY_MOVED)[NOW]) == [JournalEntry("likes", "p", "", -1, -1), entry]
-    split = entries(CHILD_REMOVED, TALLY_MOVED._replace(minute=NOW + 1))
-    assert split == {NOW: [JournalEntry("likes", "p", "x", -1, 0)], NOW + 1: [JournalEntry("likes", "p", "x", 0, -1)]}
+    both_halves = JournalEntry("likes", "p", pair="", expected=-1, observed=-1)
+    assert sorted(entries(CHILD_REMOVED, lone, TALLY_MOVED)[NOW]) == [both_halves, lone_entry]
+    assert entries(CHILD_REMOVED, TALLY_MOVED._replace(minute=NOW + 1)) == {
+        NOW: [both_halves._replace(pair="x", observed=0)],
+        NOW + 1: [both_halves._replace(pair="x", expected=0)],
+    }
     assert entries(balanced, balanced._replace(expected=-1, observed=-1)) == {}, "a segment without entries is left out"
 
 
@@ -218,10 +222,13 @@ def test_an_entry_of_a_judged_minute_is_booked_on_the_current_minute_without_its
     """The current minute is at least `judged + 2`, because the judge may be reading the minute after `judged`."""
     late_effects = CHILD_REMOVED._replace(minute=judged), Effect("plays", "v", judged - 1, 5)
     assert entries(*late_effects, judged=judged) == {
-        current: [JournalEntry("likes", "p", "", -1, 0), JournalEntry("plays", "v", "", 5, 0)]
+        current: [
+            JournalEntry("likes", "p", pair="", expected=-1, observed=0),
+            JournalEntry("plays", "v", pair="", expected=5, observed=0),
+        ]
     }
     assert entries(CHILD_REMOVED._replace(minute=judged + 1), judged=judged) == {
-        judged + 1: [JournalEntry("likes", "p", "x", -1, 0)]
+        judged + 1: [JournalEntry("likes", "p", pair="x", expected=-1, observed=0)]
     }
 
 

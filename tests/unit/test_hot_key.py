@@ -51,7 +51,7 @@ def run(hub: Hub, calls: int, call: Callable[[], Any]) -> list[Any]:
 
 
 def exhaust(hub: Hub, tables: HotTables, rate_per_s: float = 0.0) -> None:
-    """Use up the write capacity of counts, one partition. `rate_per_s`: the write units that it regains in a second."""
+    """Use up the write capacity of the one partition of counts. `rate_per_s`: the units that it regains in a second."""
     writes = tables.partition_of((TABLE, "VID#hot", "")).writes
     writes.rate_per_s, writes.units_left, writes.last_refill_s = rate_per_s, 0.0, hub.now_s
 
@@ -71,7 +71,7 @@ def test_a_throttled_transaction_is_not_retried_and_its_change_spills(hub: Hub, 
     tables.items.add((TABLE, "POST#hot", "META"))  # the post exists
     store = Store(client, SETTINGS, breaker=Breaker(clock=hub.clock), clock=hub.clock, sleep=hub.sleep)
     call = Call(store, "reader", hub.now_s + 8)
-    ((body, _),) = run(hub, 1, lambda: children.set_child(call, counters.LIKES, "hot", "reader", True))
+    ((body, _),) = run(hub, 1, lambda: children.set_child(call, counters.LIKES, "hot", "reader", puts=True))
     assert body["visible"] == "soon"
     assert tables.throttles == 1
     hub.now_s += BREAKER_THROTTLED_S - 1

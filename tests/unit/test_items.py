@@ -133,7 +133,7 @@ def test_the_id_of_a_group_decodes_to_its_partition_key(group: str, id_: str) ->
     assert ORDERS.partition_key_of(id_) == f"CUSTOMER#{group}"
 
 
-def test_the_group_is_a_text_number_or_boolean_attribute() -> None:
+def test_the_group_is_an_attribute_with_a_text_a_number_or_a_boolean() -> None:
     items = Items("shop", partition_prefix="TICKET#", group_by="queue")
     assert items.contribution({"PK": {"S": "TICKET#1"}, "queue": {"S": "hr desk"}}) == Contribution("hr~20desk", 1)
     assert items.contribution({"PK": {"S": "TICKET#1"}}) is None

@@ -69,7 +69,8 @@ def checks(rate_per_min: float, kind: str, within_s: int, seed: int) -> Iterator
         while pending and pending[0][0] <= read_s:
             at_s, subject, amount = pending.pop(0)
             count, number = (count + amount, number) if subject == "item" else (count, number + amount)
-            too_low = amount if subject == "item" else -amount  # for a while; negative: too high
+            # Until the other of item and number follows, the number is too low by this amount (negative: too high).
+            too_low = amount if subject == "item" else -amount
             note = TeamNumberNote()
             note.move(watched, START_S + at_s, max(too_low, 0), max(-too_low, 0))
             for stretch, moved in note.moves.items():
@@ -105,14 +106,14 @@ def test_the_whole_excess_of_a_group_with_few_changes_is_found_within_minutes(
 def test_the_noted_bounds_are_replaced_if_they_exclude_the_new_bounds_or_are_old() -> None:
     """In both cases the excess may have changed since the noted check."""
 
-    def intersection(low: int, high: int, *check: Any) -> tuple[int, int, int]:
-        return watch.intersect_bounds(noted_bounds(low, high, START_S), *check)
+    def intersection(noted: tuple[int, int], found: tuple[int, int], found_s: int) -> tuple[int, int, int]:
+        return watch.intersect_bounds(noted_bounds(*noted, since=START_S), *found, found_s, RULE)
 
     assert watch.intersect_bounds({}, -3, -1, START_S, RULE) == (-3, -1, START_S)
-    assert intersection(-3, -1, -2, 4, START_S + 60, RULE) == (-2, -1, START_S)
-    assert intersection(-3, -3, 0, 0, START_S + 60, RULE) == (0, 0, START_S + 60)
+    assert intersection(noted=(-3, -1), found=(-2, 4), found_s=START_S + 60) == (-2, -1, START_S)
+    assert intersection(noted=(-3, -3), found=(0, 0), found_s=START_S + 60) == (0, 0, START_S + 60)
     later_s = START_S + watch.BOUNDS_WINDOW_S
-    assert intersection(-3, -1, -2, 4, later_s, RULE) == (-2, 4, later_s)
+    assert intersection(noted=(-3, -1), found=(-2, 4), found_s=later_s) == (-2, 4, later_s)
 
 
 def test_the_noted_bounds_are_replaced_if_the_declaration_has_another_rule() -> None:

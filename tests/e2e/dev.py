@@ -59,7 +59,8 @@ class Dev(Process):
         return descendants(self.process.pid)
 
     def workers(self, function: str) -> list[int]:
-        """Returns the processes of a function: the forks of the zygote whose output goes to the function's log."""
+        """Returns the workers that run a function, or ran the function last: forks of the zygote that write to its log.
+        A worker may run each function."""
         workers = [pid for pid in self.descendants() if "zygote" in command_line(pid)]
         return [pid for pid in workers if os.path.realpath(f"/proc/{pid}/fd/1").endswith(f"/logs/{function}.log")]
 

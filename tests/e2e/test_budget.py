@@ -51,8 +51,8 @@ KILL_STEPS = (10, 30, 50, 70, 90)
 """The numbers of steps after which workers are killed. A round has about 120 steps."""
 RETRIED_STATUSES = {429, 500, 503}
 LATE_STATUSES = {500, 503}
-"""After these, the change of the attempt may still be applied: a killed worker had sent the change (500), or the
-gateway or Tally waited no longer (503)."""
+"""An attempt with such an answer may still be applied: a killed worker had sent the change (500), or the gateway did
+not wait for the function, or the function for DynamoDB (503). If the gateway throttles (429), no function runs."""
 
 
 class Span(NamedTuple):
@@ -80,11 +80,10 @@ class Bounds:
         least = most = 0
         for spans in map(list, list(self.spans.values())):  # copies, because other threads add spans
             ends_s = [*(later.start_s for later in spans[1:]), to_s]
-            inside = [
-                span for span, end_s in zip(spans, ends_s, strict=True) if span.start_s <= to_s and end_s >= from_s
-            ]
-            least += min(span.least for span in inside)
-            most += max(span.most for span in inside)
+            ended_spans = zip(spans, ends_s, strict=True)
+            overlapping = [span for span, end_s in ended_spans if span.start_s <= to_s and end_s >= from_s]
+            least += min(span.least for span in overlapping)
+            most += max(span.most for span in overlapping)
         return least, most
 
 
@@ -117,6 +116,7 @@ class Team:
     late_holds: dict[int, int] = field(default_factory=dict)
     """The amounts of refused holds that an earlier attempt may still place, by the number of the hold."""
     chance: random.Random = field(default_factory=random.Random)
+    """Chooses the answers that get lost."""
     answers_lost: int = 0
 
     def send(self, method: str, path: str, body: object = None, key: str | None = None) -> tuple[Answer, bool]:
@@ -146,7 +146,7 @@ class Team:
             return Hold(number, str(answer.body["hold"]), amount)
         assert_refused(answer, needed=amount)
         if may_apply_late:
-            self.late_holds[number] = amount
+            self.late_holds[number] = amount  # so 0 and `amount` stay the bounds until `place_late_holds`
         else:
             self.used.note(number, 0)
         return None
@@ -263,7 +263,8 @@ class Job(NamedTuple):
     used: int
     """The amount that the caller commits, if `end` is "other amount"."""
     end: str
-    """"other amount" or "held amount": the caller commits it. "released". "open": the round releases the hold."""
+    """How the hold ends: the caller commits the "other amount" or the "held amount", or the hold is "released". If the
+    end is "open", the caller leaves the hold to the round, which releases the hold."""
     begins_after: int
     """The number of reads of the budget after which the caller places the hold. So reads fall between the steps."""
     ends_after: int
@@ -326,7 +327,7 @@ class Rounds:
             self.reads.append(self.team.read(READ_REQUESTS[len(self.reads) % len(READ_REQUESTS)]))
 
     def has_reached(self, step: int) -> bool:
-        """Returns whether no disturbance has to wait for the step: it was reached, or the round has fewer steps."""
+        """Returns whether a step was reached, or cannot be reached because the callers of the round have ended."""
         return len(self.team.steps) >= step or self.callers_ended.is_set()
 
     def change_limits(self, steps_before: int) -> None:
@@ -339,7 +340,7 @@ class Rounds:
         self.lowered_s = time.monotonic()
 
     def kill_workers(self, steps_before: int) -> None:
-        """Kills workers after KILL_STEPS: of the functions that the requests call, and of the consumer that finds
+        """Kills workers after KILL_STEPS, if they run a function that the requests call, or the consumer that finds
         crossings. `steps_before`: the number of steps before the round."""
         for steps in KILL_STEPS:
             wait_for(lambda steps=steps: self.has_reached(steps_before + steps), every_s=0.01)  # type: ignore[misc]
@@ -440,7 +441,7 @@ def assert_crossings(team: Team, used: int) -> None:
     events = listed()
     on_bus = {entry["detail"]["event"] for entry in team.dev.call("GET", "/dev/events").body["events"]}
     assert on_bus == {event["event"] for event in events}
-    assert len(on_bus) == len(events) < 100
+    assert len(on_bus) == len(events) < 100, "one answer lists all events"
     by_threshold: dict[int, list[dict[str, Any]]] = {
         threshold: [] for threshold in (AMOUNT_THRESHOLD, *PERCENT_THRESHOLDS)
     }

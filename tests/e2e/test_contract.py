@@ -15,6 +15,7 @@ from tests.patience import PATIENCE_S, wait_for
 
 
 def test_the_commands_that_make_dev_prints_work(dev: Dev) -> None:
+    # The last command needs the AWS CLI.
     commands = dev.text.partition("Ctrl-C stops)")[2].partition("# the call of another Lambda")[0]
     assert commands.count("curl") == 8
     before_s = int(time.time())

@@ -31,7 +31,7 @@ window.ends = async () => { const over = new Promise((done) => player.addEventLi
   player.currentTime = player.duration - .2; await over; await new Promise((done) => setTimeout(done, 100)) };
 window.blob = async () => URL.createObjectURL(await (await fetch("/film.wav")).blob());
 </script>"""
-# What a player does: (how many viewings that is, the calls).
+# What a player does: (how many viewings that is, the calls). A film has 20 s. An advertisement or a track has 2 s.
 CASES = {
     "one play": (1, "await plays('/film.wav')"),
     "pauses and seeks": (

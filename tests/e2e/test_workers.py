@@ -1,4 +1,5 @@
-"""Tests workers: forks of the zygote, which run functions that fail, hang, die, or have many callers at once."""
+"""Tests workers. The zygote is a process that has loaded the code of all functions. A worker is a fork of the zygote,
+and runs the functions. These fail, hang, die, or have many callers at once."""
 
 from __future__ import annotations
 
@@ -93,7 +94,8 @@ Run = Callable[..., None]
 
 @pytest.fixture
 def run(tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs a test body with the functions of a stack. `workers_max`: the most workers of each function."""
+    """Runs a test body with the functions of a stack. `workers_max`: how many workers may run. A worker runs each
+    function."""
     lambdas = tmp_path / "lambdas"
     lambdas.mkdir()
     (lambdas / "handlers.py").write_text(HANDLERS)
@@ -137,12 +139,13 @@ def test_a_function_runs_as_in_lambda(run: Run, tmp_path: Path, monkeypatch: pyt
         assert (variables["AWS_LAMBDA_FUNCTION_NAME"], variables["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"]) == ("reads", "512")
         assert not {"HTTP_PROXY", "AWS_PROFILE", "HOME", "TALLY_DEAD_LETTER_BUCKET"} & variables.keys()
         request_id, name, remaining_ms, arn, *_ = await functions.call(do="context")
-        assert (len(request_id), name) == (36, "reads")
+        assert (len(request_id), name) == (36, "reads")  # a UUID
         assert arn == "arn:aws:lambda:eu-west-1:000000000000:function:reads"
         assert 0 < remaining_ms <= 15_000  # the timeout of the function `reads`
+        # The one worker runs `rollup`, and then `reads`.
         assert await functions.call("rollup", do="correlate") is None
-        assert await functions.call(do="correlate") is None, "each event has a correlation id of its own"
-        assert (await functions.call("rollup", do="environment"))["TALLY_DEAD_LETTER_BUCKET"]
+        assert await functions.call(do="correlate") is None, "the correlation id of the event before is gone"
+        assert (await functions.call("rollup", do="environment"))["TALLY_DEAD_LETTER_BUCKET"]  # only consumers have it
 
         pid = await functions.call()
         error = await functions.failure(do="raise")

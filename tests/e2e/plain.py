@@ -85,15 +85,15 @@ class Site:
         self.server = Server(self._answer)
 
     def _answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
-        path, _, name = target.partition("?")
+        path, _, query = target.partition("?")  # /page-N?…, /next?TAB, /result?NUMBER
         if method == "GET":
             return Reply(200, PAGE.encode(), {"content-type": "text/html", "cache-control": "no-cache"})
         if path == "/result":
-            self.results[name].put(json.loads(body))
+            self.results[query].put(json.loads(body))
         task = None
         if path == "/next":
             with suppress(queue.Empty):
-                task = self.tasks[name].get(timeout=POLL_S)
+                task = self.tasks[query].get(timeout=POLL_S)
         return Reply(200, json.dumps(task).encode(), {"content-type": "application/json"})
 
 

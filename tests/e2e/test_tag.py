@@ -19,6 +19,7 @@ from tests.e2e.servers import Reply, Server
 HEAD = "<!doctype html><html lang=en{more}><meta charset=utf-8><title>t</title><link rel=icon href=data:,>"
 TAG = '<script type="module" src="{api}/client/auto.js"{more}></script>'
 BUTTON = '<tally-like anonymous counter=hearts of="{post}"></tally-like>'
+# A script of the page makes a client and defines the elements. `from`: the API's files, or /bundle, the site's copy.
 OWN_SCRIPT = """<script type=module>
 import { Tally } from "%(from)s/tally.js"; import { define } from "%(from)s/elements.js";
 window.defined = (window.defined ?? 0) + 1; window.refresh = define(new Tally({ api: "%(api)s" }));</script>"""

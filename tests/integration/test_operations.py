@@ -95,6 +95,7 @@ def test_the_smoke_test_calls_every_route_and_expects_the_right_answers(invoke: 
     for probe in probes:
         if probe.name == "no token":
             continue  # API Gateway answers this request
+        # Make the event that API Gateway makes of the probe's request.
         route = ROUTES[probe.name.removesuffix(" again")]
         path, _, query = probe.path.partition("?")
         match = re.fullmatch(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", route.path), path)

@@ -354,14 +354,16 @@ def test_a_replay_after_midnight_answers_the_number_of_the_first_answers_period(
     assert tallies.with_value(in_time, COUNTERS["calls"], "x", body) == body, "the tally of the period has expired"
 
 
-@pytest.mark.parametrize("remaining_ms", [10_000, 9_000])  # too short for a read, which may take 9 s: REQUEST_S_MAX
+@pytest.mark.parametrize("remaining_ms", [10_000, 9_000])
 def test_a_change_succeeds_without_its_value_if_the_value_cannot_be_read_in_time(
     remaining_ms: int, invoke: Invoke, store: Store
 ) -> None:
+    """With 10 s left, a read begins, and is throttled. With 9 s left, no read begins, because it may take so long."""
+
     def throttle(**_: Any) -> None:
         raise ClientError({"Error": {"Code": "ThrottlingException", "Message": "slow"}}, "Query")
 
-    if remaining_ms == 10_000:  # enough for a read
+    if remaining_ms == 10_000:
         store.client.meta.events.register("before-call.dynamodb.Query", throttle)
     event = {"operation": "increment", "counter": "stock", "id": "x", "caller": "alice", "idempotency_key": "a"}
     answer = invoke({**event, "amount": 5, "value": True}, LambdaContext(remaining_ms))

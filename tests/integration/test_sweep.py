@@ -108,7 +108,8 @@ def ledger_to_judge(store: Store, now_s: int) -> Ledger:
         rollup_passed_s=passed_s, bookkeeper_passed_s=passed_s, rollup_booked_s=passed_s, probe_visible_s=passed_s + 10,
         journal_complete_s=passed_s, probe_rollup_s=passed_s + 120, began_s=to_judge.now_s - 3600,
     )  # fmt: skip
-    # The bookkeeper passes `probe_visible_s` here, so the first sweep finds the minutes -4 and -3 complete.
+    # With these checkpoints the bookkeeper has passed `probe_visible_s`. So the first sweep finds that the journal is
+    # complete up to `probe_rollup_s`, which is two minutes more.
     for consumer in ("rollup", "bookkeeper"):
         for table in ("counts", "receipts"):
             to_judge.checkpoint(consumer, table, ago_s=2)
@@ -158,7 +159,7 @@ def test_a_sweep_judges_and_writes_the_metrics_of_every_counter(
     ledger.now_s += 9
     assert "minutes" not in ledger.sweep(), "a sweep within 10 s of another sweep does not judge"
     assert metrics(capsys.readouterr().out)["plays"]["DriftConfirmed"] == [0.0], (
-        "four judged minutes are too few to confirm drift"
+        "four judged minutes after the drift are too few to confirm the drift"
     )
 
 
@@ -266,12 +267,15 @@ def test_a_part_of_the_sweep_that_fails_does_not_stop_the_other_parts_and_raises
     with pytest.raises(TallyError, match="busy"):
         ledger.sweep()
     metered = metrics(capsys.readouterr().out)
-    # What a part writes is missing only if this part fails.
-    assert (bool(ledger.heartbeats()), "rollup" in metered) == (module is not watermark,) * 2
-    assert (ledger.drift() == [5], "SweepUnfinished" in metered.get("stack", {})) == (module is not judge,) * 2
-    assert ("plays" in metered) == (module is not rows)
-    assert ("holds" in ended_parts) == (module is not expired_holds)
-    assert ("parents" in ended_parts) == (module is not deletion)
+    effects = {
+        watermark: (bool(ledger.heartbeats()), "rollup" in metered),
+        judge: (ledger.drift() == [5], "SweepUnfinished" in metered.get("stack", {})),
+        rows: ("plays" in metered,),
+        expired_holds: ("holds" in ended_parts,),
+        deletion: ("parents" in ended_parts,),
+    }
+    for part, found in effects.items():
+        assert set(found) == {part is not module}, "the effects of a part are missing only if this part fails"
 
 
 def test_a_sweep_with_a_counter_of_another_schema_raises_an_error(

@@ -43,8 +43,8 @@ def error(status: int, code: str, message: str, **more: Any) -> bytes:
 def cancelled(request: bytes, causes: Mapping[int, Cause]) -> bytes:
     """Returns the answer to a cancelled TransactWriteItems, with a reason for each write.
 
-    `causes`: by the index of the write. -1 and each index beyond the last write mean the last write, because a plan
-    does not know that a change has spilled, and has fewer writes.
+    `causes`: by the index of the write. -1 and each index beyond the last write mean the last write. A spilled change
+    has fewer writes than its plan expects.
     """
     reasons: list[dict[str, Any]] = [{"Code": "None"} for _ in json.loads(request)["TransactItems"]]
     for index, cause in causes.items():

@@ -44,7 +44,7 @@ class Fault:
     kind: FaultKind
     at: int = -1
     failed_at: int = 0
-    """CONDITION_AND_CONFLICT: the write whose condition failed. `item`: the stored item, in DynamoDB's JSON."""
+    """CONDITION_AND_CONFLICT: the index of the write whose condition failed. `item`: the item it found, as JSON."""
     item: str = "{}"
     code: str = "TransactionConflict"
     """CONDITION_AND_CONFLICT: the code of the write at `at`. ERROR_BEFORE, ERROR_AFTER: the error's code."""
@@ -75,7 +75,7 @@ def condition_and_conflict(
 
 def condition_failed(at: int, item: Mapping[str, Any] | None = None) -> Fault:
     """Cancels a transaction because the condition of one write failed. The condition found `item`."""
-    return condition_and_conflict(at, at, item)
+    return condition_and_conflict(failed_at=at, conflict_at=at, item=item)  # the failed condition replaces the conflict
 
 
 def error_answer(code: str) -> Fault:

@@ -28,14 +28,14 @@ from .answers import answer_for, error
 from .plans import UNFORWARDED, Fault, FaultKind, Plan, no_faults
 
 START_S_MAX = STOP_S_MAX = IDLE_S_MAX = 60.0  # start and stop take milliseconds, and longer on a busy machine
-# The token with the comma behind or in front of the token.
+# The token with its comma, which is behind or in front of the token.
 _TOKEN = re.compile(rb', ?"ClientRequestToken": ?"[^"]*"|"ClientRequestToken": ?"[^"]*", ?')
-REQUESTS_KEPT_MAX = 20_000  # of 1 to 2 KB each; `counts` also has older requests
+REQUESTS_KEPT_MAX = 20_000  # of 1 to 2 KB each; `counts` also counts older requests
 
 
 @dataclass(frozen=True)
 class ReceivedRequest:
-    """One request. `body`: as forwarded, without a stripped token. `number`: the operation's first request is 0."""
+    """One request. `body`: as forwarded, without a stripped token. `number`: of earlier requests of the operation."""
 
     operation: str
     body: bytes
@@ -60,7 +60,7 @@ class FaultProxy:
         requests_kept: int = REQUESTS_KEPT_MAX,
     ) -> None:
         parts = urlsplit(upstream_endpoint)
-        self.upstream = (parts.hostname or "", parts.port or 80)
+        self.upstream_address = (parts.hostname or "", parts.port or 80)
         self.strip_tokens = strip_tokens
         self.endpoint = ""
         self._plan = plan
@@ -274,11 +274,11 @@ class _Client(_HttpConnection):
             self.transport.close()
         elif answer:
             self.transport.write(answer)
-        elif fault is None or fault.kind not in (FaultKind.SILENCE, FaultKind.HANG_BEFORE):  # these keep it open
+        elif fault is None or fault.kind not in (FaultKind.SILENCE, FaultKind.HANG_BEFORE):  # these leave it open
             self.transport.close()
 
     async def _forward(self, fault: Fault | None, head: bytes, body: bytes, forwarded_body: bytes) -> bytes | None:
-        """Forwards a request with this body. Returns the answer for the client; None: no answer."""
+        """Forwards a request. `body`: as received. Returns the answer for the client; None: no answer."""
         if fault and fault.kind is FaultKind.DELAY:
             await asyncio.sleep(fault.delay_s)
         if forwarded_body is not body:
@@ -286,9 +286,9 @@ class _Client(_HttpConnection):
         try:
             if self._upstream is None:
                 loop = asyncio.get_running_loop()
-                self._upstream = (await loop.create_connection(_Upstream, *self.proxy.upstream))[1]
+                self._upstream = (await loop.create_connection(_Upstream, *self.proxy.upstream_address))[1]
             answer = await self._upstream.send(head + forwarded_body)
-        except OSError:
+        except OSError:  # the engine has closed the connection
             return None
         if fault and fault.kind in (FaultKind.LOSE_RESPONSE, FaultKind.SILENCE):
             return None

@@ -66,14 +66,15 @@ def _steps(text: str, block: re.Match[str]) -> Iterator[Step]:
 def missing_lines(printed: str, expected: str) -> str:
     """Returns the first expected lines that the output lacks; empty if the output is as expected."""
     lines, parts = printed.strip().splitlines(), [part.splitlines() for part in _parts(expected)]
-    start = 0  # the first part begins the output, and the last part ends it
+    start = 0  # the line behind the part before
     for number, part in enumerate(parts):
-        last = len(lines) - len(part)
-        is_first, is_last = number == 0, number == len(parts) - 1
-        indexes = range(max(start, last) if is_last else start, (0 if is_first else last) + 1)
+        last_index = len(lines) - len(part)
+        most = 0 if number == 0 else last_index  # the first part begins the output
+        least = max(start, last_index) if number == len(parts) - 1 else start  # the last part ends the output
+        indexes = range(least, most + 1)
         index = next((index for index in indexes if _match(lines[index : index + len(part)], part)), None)
         if index is None:
-            return "\n".join(part) or "nothing"
+            return "\n".join(part) or "nothing"  # the page shows no output
         start = index + len(part)
     return ""
 

@@ -49,7 +49,7 @@ def deploy_and_check_resources(stack: Stack, assembly: Path) -> int:
 
 
 def play(stack: Stack) -> None:
-    """Counts a play by the alias, with a retry, and a play over HTTP. Puts a post without and with a valid token."""
+    """Counts a play by the alias, with a retry, and a play over HTTP. Puts a post, which needs a valid token."""
     event = {"operation": "increment", "counter": "plays", "id": "9f3a", "idempotency_key": KEY}
     alias = stack.outputs["IncrementsFunctionArn"]
     assert [stack.invoke(alias, event)["replayed"] for _ in range(2)] == [False, True]

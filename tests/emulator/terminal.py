@@ -16,6 +16,7 @@ from tests.environments import ROOT
 from tests.patience import PATIENCE_S
 
 QUESTION_AT_END = re.compile(rf"{QUESTION} \Z")
+LOCAL_MODES = 3  # the position of these modes in the list of tcgetattr
 END = re.compile(r"\n--- ended: (\d+) ---\n\Z")
 
 
@@ -25,7 +26,7 @@ class Terminal:
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._keyboard, self._terminal = pty.openpty()
         modes = termios.tcgetattr(self._terminal)
-        modes[3] &= ~termios.ECHO  # `run` adds each answer to the output instead
+        modes[LOCAL_MODES] &= ~termios.ECHO  # `run` adds each answer to the output instead
         termios.tcsetattr(self._terminal, termios.TCSANOW, modes)
         self._process = subprocess.Popen(
             ["bash"], cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT

@@ -46,7 +46,7 @@ class Rehearsal:
         self._terminal = Terminal(inherited | {"CDK_APP": f"{sys.executable} -m {cdk_app.__name__}", "PATH": path})
         self._terminal.run(DEFINE_AWS)
         self._deploy_output: list[str] = []  # of the last `make deploy`
-        self._background = ExitStack()  # what AWS would do after this deploy
+        self._background = ExitStack()  # delivers the streams and runs the sweep after a deploy
 
     def run_step(self, step: Step) -> str:
         """Runs the command of a step. Returns the first lines of the page that the output lacks; "": no line."""

@@ -1,10 +1,10 @@
 """The runbook of docs/restore.md in the emulator: restore under traffic, adopt the tables, destroy, and deploy again.
 
 The emulator restores only the present moment, and copies one table after another while traffic goes on. The
-emulator overwrites existing tables, so this test cannot try a restore that AWS refuses.
+emulator overwrites existing tables, so these tests cannot try a restore that AWS refuses.
 
-The AWS Backup of the emulator accepts a vault and a plan, and copies nothing. So this test makes the copies of the
-vault, and tests/vaults.py runs the jobs that restore the copies.
+The AWS Backup of the emulator accepts a vault and a plan, and copies nothing. So the second test makes the copies of
+the vault, and tests/vaults.py runs the jobs that restore the copies.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def test_the_runbook_restores_a_lost_region_from_the_copies_of_a_vault(
     with step("synthesize prod"):
         first = synthesize(tmp_path / "first", **PROD, backupTo=VAULT)
     with deployed_stack(tmp_path, first) as stack:
-        for name, value in stack.environment.items():
+        for name, value in stack.environment.items():  # the command `tally` runs in this process
             monkeypatch.setenv(name, value)
         copies: dict[str, list[Item]] = {}
         vault = Vault(lambda copy, target: make_restored_table(stack.client("dynamodb"), target, copies[copy]), REGION)
@@ -126,7 +126,7 @@ def destroy(stack: Stack) -> None:
 
 def restore_under_traffic(stack: Stack, assembly: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Restores the tables while traffic goes on. Returns the prefix of the new tables' names."""
-    for name, value in stack.environment.items():
+    for name, value in stack.environment.items():  # the command `tally` runs in this process
         monkeypatch.setenv(name, value)
     # The emulator restores the present moment only, which AWS would refuse.
     monkeypatch.setattr(restore, "_check_moment", lambda *_: None)
@@ -146,7 +146,10 @@ def restore_under_traffic(stack: Stack, assembly: Path, monkeypatch: pytest.Monk
 
 
 def copy_tables(stack: Stack, prefix: str, vault: Vault) -> dict[str, list[Item]]:
-    """Puts a copy of each table into the vault, SWEEP_EVERY_S apart. Returns the items of each copy, by its ARN."""
+    """Puts a copy of each table into the vault. Returns the items of each copy, by its ARN.
+
+    As in a backup, the copies are of three moments, with a sweep between two of these.
+    """
     copies: dict[str, list[Item]] = {}
     for table in ("counts", "ledger", "receipts"):
         vault.copy(time.time(), table, source=f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/{prefix}")
@@ -165,7 +168,7 @@ def restore_from_vault(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def age_by_three_days(stack: Stack) -> None:
-    """Makes the stack three days old, so that the attributes `day#n` of tallies cover a whole day."""
+    """Makes the stack three days old, because a restore adds no receipts of the first day of a stack."""
     wait_for(lambda: stack.items("Ledger", watermark.WATERMARK_KEY["PK"]["S"]), every_s=0.2)  # the first sweep
     values = {":days": {"N": str(3 * DAY_S)}}
     stack.client("dynamodb").update_item(
@@ -232,7 +235,7 @@ def scan(stack: Stack, table: str) -> list[Item]:
 
 
 def read_numbers(stack: Stack, prefix: str) -> dict[str, tuple[int, int]]:
-    """Returns for each counter the sum of its tallies, and the sum of its likes or receipts."""
+    """Returns for each counter the sum of its tallies, and the number of its likes or the sum of its receipts."""
     counts, receipts, _ = table_names(prefix)
     items, changes = scan(stack, counts), [receipt for receipt in scan(stack, receipts) if "counter" in receipt]
 

@@ -229,6 +229,7 @@ def test_no_resource_of_one_construct_refers_to_another_construct(template: dict
 
 
 def test_options_from_arguments_equal_options_from_the_context() -> None:
+    """A construct that keeps its data has the options of the stage prod. An argument of None counts as missing."""
     arguments = {
         "page_hosts": ["example.com", "b.org"],
         "log_sampling": 0.05,

@@ -25,9 +25,9 @@ modules = pkgutil.walk_packages(tally.__path__, "tally.")
 names = [module.name for module in modules if not module.name.endswith("__main__")]
 for name in names:
     importlib.import_module(name)
-# No module imports another module without `tally.`, or a module of the checkout.
-not_in_the_wheel = ("api", "operations", "cli", "dev", "counters", "stacks")
-assert not [name for name in sys.modules if name.partition(".")[0] in not_in_the_wheel]
+# Each import of a module of the package begins with `tally.`, and no module imports a module of the checkout.
+wrong = ("api", "operations", "cli", "dev", "counters", "stacks")
+assert not [name for name in sys.modules if name.partition(".")[0] in wrong]
 print(len(names))
 """
 TWO_CONSTRUCTS = """
@@ -139,7 +139,7 @@ def test_the_client_needs_only_boto3(tmp_path: Path, wheel: Path) -> None:
     assert not {"aws-cdk-lib", "aws-lambda-powertools"} & versions.keys()
 
 
-def test_a_function_commits_with_the_packages_that_transactions_md_installs_and_the_oldest_boto3(
+def test_a_function_can_send_a_commit_with_the_packages_that_transactions_md_installs_and_the_oldest_boto3(
     tmp_path: Path, wheel: Path
 ) -> None:
     transactions_page = (build.ROOT / "docs/transactions.md").read_text()

@@ -58,7 +58,7 @@ _numbers = itertools.count()  # of the tests that have tables, for the tables' n
 
 @pytest.hookimpl(optionalhook=True)  # mutations run without xdist
 def pytest_xdist_auto_num_workers() -> int:
-    """One worker more than there are cores, because end-to-end tests mostly wait. Two more would be slower."""
+    """One worker more than cores, up to 7, because end-to-end tests mostly wait. Two more would be slower."""
     return min(os.cpu_count() or 2, 6) + 1
 
 
@@ -109,7 +109,7 @@ def engine() -> Iterator[Engine]:
 def create_tables(endpoint: str | None, settings: Settings, streamed: tuple[str, ...] = ()) -> None:
     """Create the tables that functions write to. `endpoint`: None for AWS's own (moto).
 
-    A fresh engine may be slow. The client sends each request once, because a repeated CreateTable would fail.
+    A fresh engine may be slow. SyncWire sends each request once, because a repeated CreateTable would fail.
     """
     if endpoint is None:
         clients.create_tables(boto3.client("dynamodb"), settings, streamed)

@@ -143,7 +143,7 @@ class Stream:
         return list(page["Records"])
 
     def read_new(self) -> Iterator[Record]:
-        """Returns every record since the last read."""
+        """Yields every record since the last read."""
         full = True
         while full:
             records = self.read()

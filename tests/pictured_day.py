@@ -101,7 +101,7 @@ class Day(EngineStreams):
         """Deliver all waiting records, then the records of the rollup's writes, and sweep."""
         self.read_records()
         delivered = dict[str, int]()
-        for table in TABLES * 2:
+        for table in TABLES * 2:  # twice, because the rollup's writes make records
             records, self._undelivered[table] = self._undelivered[table], []
             for consumer in CONSUMERS:
                 self.delivery(consumer, table, self._readers[table].shard, records).deliver_all(LambdaContext())
@@ -124,7 +124,7 @@ class Day(EngineStreams):
         """Edit a number by hand, without Tally."""
         self.raw.update_item(
             TableName=self.name("counts"),
-            Key=tallies.key(counter, id_, 0),
+            Key=tallies.key(counter, id_, shard=0),
             UpdateExpression="ADD #number :amount",
             ExpressionAttributeNames={"#number": counter.attribute},
             ExpressionAttributeValues={":amount": {"N": str(amount)}},
@@ -148,7 +148,7 @@ def fill(app: Path, data: Path, now_s: float) -> FilledDay:
                 clock.now_s = sweep_due_s
                 day.deliver_and_sweep()
                 sweep_due_s += SWEEP_EVERY_S
-            if at_s - read_s >= READ_EVERY_S:
+            if at_s - read_s >= READ_EVERY_S:  # before the clock moves on, because records get its time
                 day.read_records()
                 read_s = at_s
             clock.now_s = at_s
@@ -226,8 +226,9 @@ def _count(store: Store, counter: Counter, id_: str, operation: str) -> None:
         else {"counter": counter.name, **periods.answer_members(tally), "counted": True}
     )
     target = None if counter is VISITS else f"{counter.name}/{id_}"
-    increments.count(Call(store), Increment(counter, tally, 1, operation, key, body, receipt_target=target))
+    change = Increment(counter, tally, amount=1, operation=operation, key=key, body=body, receipt_target=target)
+    increments.count(Call(store), change)
 
 
 def _like(store: Store, post: str, user: str) -> None:
-    children.set_child(Call(store, user), LIKES, post, user, True)
+    children.set_child(Call(store, user), LIKES, post, user, puts=True)

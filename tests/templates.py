@@ -1,8 +1,8 @@
 """Compares this checkout's stacks with another checkout's: `.venv/bin/python -m tests.templates OTHER`.
 
 The module synthesizes four stacks in both checkouts: dev, prod, prod with many options, and the stack behind a CDN.
-Then it prints each difference except hashes of assets, of versions of functions, and of the code in metrics. The exit
-status is 1 if there is a difference.
+Then it prints each difference except hashes of assets and of versions of functions, and the version of the code. The
+exit status is 1 if there is a difference.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ for name, context in {"dev": {}, "prod": prod, "lavish": {**LAVISH, **prod}, "be
 _HASHES = (
     (re.compile(r"(CurrentVersion[0-9A-F]{8})[0-9a-f]{32}"), r"\1"),  # the logical id of a version of a function
     (re.compile(r"\b[0-9a-f]{64}\b"), "asset"),
-    (re.compile(r"(?<![0-9a-zA-Z])[0-9a-f]{12}(?![0-9a-zA-Z])"), "version"),  # the version of the code in GET /health
+    (re.compile(r"(?<![0-9a-zA-Z])[0-9a-f]{12}(?![0-9a-zA-Z])"), "version"),  # of the code, as GET /health shows it
 )
 
 

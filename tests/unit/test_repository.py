@@ -1,4 +1,7 @@
-"""The files that GitHub reads agree with the repository: commands, pins that wait, and one version everywhere."""
+"""The files that GitHub reads agree with the repository: commands, pins, and one version everywhere.
+
+A pin waits if CONTRIBUTING.md says why it is not at the newest version.
+"""
 
 from __future__ import annotations
 

@@ -116,6 +116,8 @@ def say_numbers(args: argparse.Namespace, stack: Stack, checked: CheckResult) ->
         effect = f"a repair adds {number.repair_amount:+d}" if number.repair_amount else "a repair accepts the number"
         if row.drift and not number.finding.confirmed:
             effect = "a repair waits until the drift is confirmed"
+        elif not (row.drift or number.repair_amount):  # the count of the children is not exact
+            effect = "a repair waits until the children are counted exactly"
         print_json_or_line(args, body, f"differs  {number.line}: {effect}")
 
 

@@ -19,7 +19,7 @@ from tally.dynamo.client import Call
 from tally.dynamo.transactions import try_commit
 from tally.errors import TallyError
 from tally.maintenance import losses, rebuild
-from tally.maintenance.reconcile import Finding, Reconciler
+from tally.maintenance.reconcile import Finding, Reconciler, RepairNotReadyError
 from tally.streams import bookkeeper, dead_letters, fingerprints, rollup
 from tally.streams.dead_letters import DeadLetterMarker, RedriveOutcome
 from tally.streams.record import CounterIndex
@@ -147,7 +147,11 @@ def _repair_numbers(args: argparse.Namespace, reconciler: Reconciler, wrong: Seq
         counter, id_ = checked.finding.counter, checked.finding.target
         repaired = reconciler.repair(counter, id_, args.by, args.why, required_minute=required_minute, counted=counts)
         if repaired is None:
-            say(f"nothing to repair: {checked.finding.name} is {reconciler.find(counter, id_).tally}")
+            count = reconciler.count(counter, id_) if counter.child else None
+            present = CheckedNumber(reconciler.find(counter, id_), count)
+            if present.is_wrong:
+                raise RepairNotReadyError(f"{present.line}: try again.")
+            say(f"nothing to repair: {checked.finding.name} is {present.finding.tally}")
         else:
             say(f"repaired {_format_move(repaired)}, by {repaired.how}")
 

@@ -23,9 +23,8 @@ CONFIG = codedeploy.LambdaDeploymentConfig.CANARY_10_PERCENT_5_MINUTES
 class Canary(Construct):
     """CodeDeploy's deployments of the functions, and the alarms that roll a deployment back.
 
-    An alarm judges answers of the new code, so callers are needed (docs/operate.md). A hook could call the
-    new version before callers do. But it needs a function and a role of its own, and an event that every busy function
-    answers without counting.
+    An alarm judges answers of the new code, so callers are needed (docs/operate.md). A hook that called the new version
+    first, would need a function, a role, and an event that every busy function answers without counting.
 
     A deploy updates the consumers first, and at once (`deploy_before`), because they must know what new code writes.
     """

@@ -49,12 +49,11 @@ class Tables(Construct):
         super().__init__(scope, id)
         self._names, self._options = names, options
         self.restored = options.restored
-        # CloudFormation does not adopt a table that it may delete.
+        # Restored tables keep their data in every stage, because CloudFormation adopts no table that it may delete.
         self._keeps_data = options.keeps_data or bool(self.restored)
-        warm = None
-        if options.warm_writes is not None or options.warm_reads is not None:
-            units = options.warm_writes, options.warm_reads
-            warm = dynamodb.WarmThroughput(write_units_per_second=units[0], read_units_per_second=units[1])
+        warm, writes, reads = None, options.warm_writes, options.warm_reads
+        if writes is not None or reads is not None:
+            warm = dynamodb.WarmThroughput(write_units_per_second=writes, read_units_per_second=reads)
         # No table may have a local index, because DynamoDB then cannot split a hot item collection by sort key.
         # Tallies without a period have no TTL attribute, so they are kept.
         # The ledger has no stream. It gets a few writes for each batch, so AWS's default throughput is enough.

@@ -38,9 +38,10 @@ class TeamTables:
             unused = f"tables has {name!r}: no counter counts its items"
             Annotations.of(scope).add_warning_v2(f"tally:table-{name}", unused)
         self.by_name = {name: given[name] for name in declarations.team_tables}
-        streams: dict[str, str] = {}
-        for name, counted in self.by_name.items():
-            other = streams.setdefault(json.dumps(Stack.of(scope).resolve(counted.table_stream_arn)), name)
+        names_by_stream: dict[str, str] = {}
+        for name, table in self.by_name.items():
+            stream = json.dumps(Stack.of(scope).resolve(table.table_stream_arn))
+            other = names_by_stream.setdefault(stream, name)
             if other != name:
                 raise OptionsError(f"tables has one table as {other!r} and as {name!r}: give the table one name")
         of_items = [counter.items for counter in declarations.counters.values() if counter.items is not None]
@@ -63,7 +64,7 @@ class TeamTables:
                 arns, only_heartbeats = [table.table_arn], leading_keys_condition([f"{HEARTBEAT_PREFIX}*"])
                 write = iam.PolicyStatement(actions=["dynamodb:PutItem"], resources=arns, conditions=only_heartbeats)
                 role.add_to_principal_policy(write)
-                describe = iam.PolicyStatement(actions=["dynamodb:DescribeTable"], resources=arns)
+                describe = iam.PolicyStatement(actions=["dynamodb:DescribeTable"], resources=arns)  # names no key
                 role.add_to_principal_policy(describe)
                 if table.encryption_key:
                     table.encryption_key.grant_encrypt_decrypt(role)

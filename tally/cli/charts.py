@@ -22,7 +22,6 @@ from .terminal import ComparedSpan, Point, WatchedValue, format_utc_offset
 
 SPACE = (0, 1, 0, 0)  # one character right of each column
 UP, DOWN, OPEN = "cyan", "red", "yellow"  # colours of bars; OPEN: a span that is known in part
-
 CHANGES_MAX = 20  # how many of the last changes `draw_watch` shows; fewer on a low terminal
 OTHER_LINES = 6  # lines of `draw_watch` beside the changes: title, number, state and space
 

@@ -34,8 +34,6 @@ HELP = Command(
 )  # fmt: skip
 VERSION = Command("version", print_version)
 COMPLETION = "completion"
-
-
 _REMOVED_COMMANDS = {"cost": "docs/cost.md in Tally's repository has the bills"}
 _ALIASES: Mapping[tuple[str, ...], Sequence[str]] = {(): ["help"], ("--version",): ["version"]}  # whole command lines
 

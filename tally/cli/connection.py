@@ -94,20 +94,20 @@ def local_stack(port_option: int | None, counters: Mapping[str, Counter]) -> Sta
 def deployed_stack(stack: str, counters: Mapping[str, Counter]) -> Stack:
     """Returns the stack of this name. `Shop/Polls`: the Tally `Polls` of the stack `Shop`. Raises CommandError."""
     try:
-        name, _, construct = ("", "", "") if stack.startswith("arn:") else stack.partition("/")
+        name, _, construct = ("", "", "") if stack.startswith("arn:") else stack.partition("/")  # ARNs have a slash
         if not boto3.Session().region_name:  # botocore would put the empty region into an address
             raise NoRegionError
         answer: Any = boto3.client("cloudformation", config=PATIENT).describe_stacks(StackName=name or stack)
         [described] = answer["Stacks"]
         values = {output["OutputKey"]: output["OutputValue"] for output in described.get("Outputs", [])}
         suffix = next(iter(_TABLE_OUTPUTS.values()))  # each Tally has this output, with its construct's id as prefix
-        ids = [output.removesuffix(suffix) for output in values if output.endswith(suffix)]
-        id_ = construct.replace("/", "")  # the prefix of the construct's outputs
-        if not id_ and len(ids) > 1:
-            choices = " or ".join(f"{stack}/{one}" for one in sorted(ids) if one)
-            raise CommandError(f"the stack {stack} has {len(ids)} Tallys: give --stack {choices}")
-        id_ = id_ or "".join(ids)
-        outputs = {output.removeprefix(id_): value for output, value in values.items() if output.startswith(id_)}
+        prefixes = [output.removesuffix(suffix) for output in values if output.endswith(suffix)]
+        prefix = construct.replace("/", "")
+        if not prefix and len(prefixes) > 1:
+            choices = " or ".join(f"{stack}/{one}" for one in sorted(prefixes) if one)
+            raise CommandError(f"the stack {stack} has {len(prefixes)} Tallys: give --stack {choices}")
+        prefix = prefix or "".join(prefixes)
+        outputs = {output.removeprefix(prefix): value for output, value in values.items() if output.startswith(prefix)}
         tables = {table: outputs[name] for table, name in _TABLE_OUTPUTS.items()}
         check_format(stack, outputs["StorageFormat"], str(FORMAT))
         bucket = outputs.get("DeadLetterBucketName", "")
@@ -145,7 +145,7 @@ def _settings(tables: Mapping[str, str], bucket: str, minute_s: int, team_tables
         receipts_table=tables["receipts"],
         ledger_table=tables["ledger"],
         page_hosts=frozenset(),
-        receipt_ttl_s=0,
+        receipt_ttl_s=0,  # not used, because an import says for how long its receipts live
         version="command",
         minute_s=int(minute_s),
         dead_letter_bucket=bucket,

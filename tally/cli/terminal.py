@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from tally.errors import TallyError
 
-
 BAD, INTERRUPTED = 2, 130  # exit statuses
 
 

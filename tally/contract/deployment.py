@@ -55,8 +55,7 @@ TIMEOUT_S = 15  # retries of a change after conflicts end earlier; API Gateway w
 SCHEDULED_TIMEOUT_S = 55  # a sweep judges as much as it can, and ends before the next one begins
 CONSUMER_TIMEOUT_S = 60  # longer than a batch of 1,000 records takes, even if each transaction first fails once
 MEMORY_MB = 512  # 0.29 of a CPU: a call computes about 4 ms and waits 5 to 10 ms for DynamoDB
-
-UNLIMITED = -1
+UNLIMITED = -1  # retries, and the age of a record
 
 
 class Delivery(NamedTuple):

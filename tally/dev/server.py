@@ -108,16 +108,16 @@ async def _watch_code(
     """Run changed code, and serve its declarations. If the changed code does not load, the old code stays."""
     options = stack.options
     sources = [options.counters] if options.is_packaged else [options.counters.parent, PACKAGE]
-    stamps = file_stamps(sources)
-    # If a person saved the counters while the stack started, start with no stamps, so that the first check loads them.
-    loaded = stamps if _read(options.counters) == code.counters else {}, code.streams  # files, team tables
+    stamps, tables = file_stamps(sources), code.streams
+    if _read(options.counters) != code.counters:  # a person saved the counters while the stack started
+        stamps = {}  # so that the first check loads the counters
     while True:
         await asyncio.sleep(CODE_CHECK_S)
-        present = file_stamps(sources), await code.find_team_tables()
-        if present == loaded:
+        stamps_before, tables_before = stamps, tables
+        stamps, tables = file_stamps(sources), await code.find_team_tables()
+        if (stamps, tables) == (stamps_before, tables_before):
             continue
-        tables_changed = present[1] != loaded[1]
-        loaded, counters_before, routes_before = present, code.counters, stack.template.routes
+        counters_before, routes_before = code.counters, stack.template.routes
         counters = _read(options.counters)
         try:
             zygote, template = await code.load_next(counters)
@@ -127,7 +127,7 @@ async def _watch_code(
         serve_new_code(zygote, template)
         if counters != counters_before:
             say(f"{COUNTERS} changed: the next invocations use its declarations")
-        elif tables_changed:
+        elif tables != tables_before:
             say(f"your own tables changed: {', '.join(template.team_tables) or 'none of them'} is read now")
         else:
             say("tally/ changed: the next invocations run the new code")

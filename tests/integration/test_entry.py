@@ -92,7 +92,7 @@ def test_a_log_line_has_the_correlation_id_of_its_request(invoke: Invoke, capsys
 def test_the_secret_of_a_browser_is_in_no_answer_in_no_log_and_in_no_item(
     invoke: Invoke, store: Store, dead_store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also if Tally refuses the secret, the counter or the id, if the store does not answer, and if Tally fails."""
+    """Not even if Tally refuses the secret, the counter or the id, if the store does not answer, or if Tally fails."""
     secret = "A-secret.of/one:browser=alone"
     page = {"counter": "hearts", "id": "home", "secret": secret}
     like = events.http("put_anonymous", **page, idempotency_key=events.KEY)
@@ -281,7 +281,7 @@ def test_a_receipt_that_differs_from_its_tally_fails_as_a_bug_and_writes_nothing
 
 @pytest.fixture
 def set_random(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]]:
-    """Returns a function that sets the logger's random number. The logger logs a success if this is below 0.05."""
+    """Returns a function that sets the logger's random number. The logger logs a success if the number is < 0.05."""
     monkeypatch.setenv("POWERTOOLS_LOG_LEVEL", "WARNING")
     monkeypatch.setenv("POWERTOOLS_LOGGER_SAMPLE_RATE", "0.05")
     stack_logger = Logger(service="as the stack makes it")  # a Logger reads both variables

@@ -99,10 +99,10 @@ def test_each_address_and_browser_is_one_visitor_a_day_and_crawlers_are_not_visi
 def test_a_retried_visit_counts_the_visitor_that_the_first_attempt_did_not_count(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first attempt counts the visit, and dies before it counts the visitor. Here its counters lack visitors."""
+    """The first attempt counts the visit, and dies before it counts the visitor."""
     invoke = Invoke(store)
     with monkeypatch.context() as patch:
-        patch.delitem(counters.COUNTERS, PAGE_VISITORS.name)
+        patch.delitem(counters.COUNTERS, PAGE_VISITORS.name)  # the first attempt ends where the process would die
         visit(invoke, key="k" * 22)
     assert visitors(store) == []
     visit(Invoke(store), key="k" * 22)

@@ -77,7 +77,7 @@ def import_like(invoke: Invoke) -> None:
 
 
 CASES: dict[str, tuple[Callable[[Invoke], None], dict[str, set[str]]]] = {
-    "POST /visits": (lambda invoke: visit(invoke), {}),
+    "POST /visits": (visit, {}),
     "POST /visits of a crawler": (lambda invoke: visit(invoke, agent=GOOGLEBOT), {}),
     "direct events": (send_direct_events, MINUTES),
     "POST /counters/plays/{id}/increments": (play, MINUTES),

@@ -60,5 +60,5 @@ def make_team(
 
 @pytest.fixture
 def run(port: int, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Returns a function that runs the command on the test's tables. It returns exit status, output and errors."""
+    """Returns a function that runs the command on the test's tables, and returns exit status, output and errors."""
     return lambda *arguments: run_command(capsys, *arguments, "--local", "--port", str(port))

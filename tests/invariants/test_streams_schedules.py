@@ -33,7 +33,7 @@ from tests.tiers import in_long
 SCHEDULES = int(os.environ.get("SCHEDULES", "60"))
 QUICK = SCHEDULES if "SCHEDULES" in os.environ else 12
 """How many schedules `make test` runs."""
-TURNS_MAX = 400  # the longest schedule takes about a hundred turns
+TURNS_MAX = 400  # most schedules take fewer than 40 turns
 CRASHED = "crashed"
 
 
@@ -128,7 +128,7 @@ class Deliveries(Delivery):
         super().__init__(world.handler(consumer), world.name(table), shard, records)
         self.world, self.chance, self.consumer, self.table = world, chance, consumer, table
         self.size = 0
-        """The size of the next batch after a crash, because Lambda bisects a failed batch; 0 without a crash."""
+        """After a crash, the size of the next batch, because Lambda bisects a failed batch; 0: any size."""
 
     def turn(self) -> None:
         """Delivers one batch, perhaps with earlier records, under a random fault."""
@@ -138,10 +138,12 @@ class Deliveries(Delivery):
             batch = batch + self.chance.sample(batch, len(batch) // 2)  # some records are twice in one batch
         if self.chance.randrange(6) == 0:
             self.chance.shuffle(batch)  # a consumer sorts the records of a batch
-        answer = self.chance.choice(FAULTS)(self, batch)
-        if answer is CRASHED or self.chance.randrange(2):  # after a crash or a lost response Lambda repeats the batch
-            answer = self.run(batch)
         self.size = 0
+        answer = self.chance.choice(FAULTS)(self, batch)
+        if answer is CRASHED:
+            return  # Lambda delivers the records once more
+        if self.chance.randrange(2):  # the response is lost, so Lambda repeats the batch
+            answer = self.run(batch)
         self.advance(answer, size)
         if answer is not None:  # a consumer may fail only at a record that its checkpoint does not cover
             passed = self.records[: self.position]
@@ -163,8 +165,8 @@ class Deliveries(Delivery):
 
     def crash(self, batch: list[Record]) -> str | None:
         """The process dies before a commit, or after a commit before it gets the response."""
-        committed = self.chance.random() < 0.7
-        return self.run(batch, client_that_dies(self.world.store.client, self.chance.randrange(4), committed=committed))
+        committed, write_number = self.chance.random() < 0.7, self.chance.randrange(4)
+        return self.run(batch, client_that_dies(self.world.store.client, write_number, committed=committed))
 
     def overtaken(self, batch: list[Record]) -> str | None:
         """Another process applies a part of the batch just before a commit."""

@@ -70,7 +70,7 @@ def client_error(code: str, status: int = 400) -> ClientError:
     return ClientError(response, "TransactWriteItems")  # type: ignore[arg-type]
 
 
-def test_every_store_error_is_retryable_contention_is_busy_and_no_answer_is_unreachable() -> None:
+def test_every_store_error_is_retryable_contention_is_busy_and_a_missing_answer_is_unreachable() -> None:
     uninitialized = {cls: cls.__new__(cls) for cls in botocore_errors()}  # each __init__ needs other arguments
     for error in (*map(client_error, [*service_errors(), *COMMON_ERRORS]), *uninitialized.values()):
         translated = from_botocore(error)
@@ -91,7 +91,7 @@ def test_a_change_that_the_store_answers_with_any_error_code_counts_once(world: 
     world.proxy.strip_tokens = True
     for number, code in enumerate(EVERY_CODE, 1):
         fault = faults.error_after_write(code) if committed else faults.error_answer(code)
-        world.proxy.plan = faults.script({"TransactWriteItems": [fault] * 3})
+        world.proxy.plan = faults.script({"TransactWriteItems": [fault] * 3})  # the SDK sends a request up to 3 times
         retry_until_final(lambda key=f"key-{code}": world.play(key))  # type: ignore[misc]
         assert world.tally_after_rollup() == number, code
 

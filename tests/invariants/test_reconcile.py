@@ -177,7 +177,7 @@ def test_an_edit_that_was_undone_before_its_repair_is_not_repaired(
 def test_a_repair_whose_process_dies_is_done_once(
     edited_world: Deployment, reconciler: Reconciler, committed: bool
 ) -> None:
-    dying = edited_world.reconciler(client_that_dies(edited_world.wire, 0, committed=committed))
+    dying = edited_world.reconciler(client_that_dies(edited_world.wire, write_number=0, committed=committed))
     with pytest.raises(Crash):
         dying.repair(PLAYS, "v", *BY_AND_WHY)
     assert (repair(reconciler, PLAYS, "v") is None) == committed
@@ -331,7 +331,7 @@ def test_a_like_between_the_second_count_and_the_write_makes_the_repair_count_on
         world.add_child("new")
         world.wire.update_item(**tallies.add_write(tallies.Call(world.store), LIKES, "p", shard, amount=1, minute=0))
 
-    client = interrupted_client(world.wire, 0, like)
+    client = interrupted_client(world.wire, write_number=0, act=like)
     assert world.reconciler(client).repair(LIKES, "p", *BY_AND_WHY, **evidence) is not None
     assert (len(client.calls), world.tally()) == (2, 4)  # two attempts
 
@@ -340,7 +340,7 @@ def test_a_drift_row_that_appears_before_the_write_stops_the_repair(world: Deplo
     evidence = evidence_of_an_unrecorded_edit(world, reconciler, 1)
     put_row = partial(put_drift_row, world, 2, LIKES, "p")
     upto = world.last_judged_minute  # so the row has a minute after the first count
-    client = interrupted_client(world.wire, 0, lambda: put_row(upto=upto))
+    client = interrupted_client(world.wire, write_number=0, act=lambda: put_row(upto=upto))
     with pytest.raises(RepairNotReadyError, match="edited or repaired after the first count"):
         world.reconciler(client).repair(LIKES, "p", *BY_AND_WHY, **evidence)
     assert (len(client.calls), world.tally()) == (1, 4)
@@ -365,7 +365,7 @@ def test_a_repair_keeps_to_limits_and_gives_out_no_number_twice(world: Deploymen
     for target in ("high", "low"):
         assert reconciler.repair(ticket, target, *BY_AND_WHY) is not None
     assert [world.tally(stock, "mug"), world.tally(ticket, "high"), world.tally(ticket, "low")] == [2, 9, 9]
-    assert repairs(world, ticket, "high") == [(0, "ledger")]
+    assert repairs(world, ticket, "high") == [(0, "ledger")], "the drift row is removed, and the number stays"
     assert world.drifts() == {("stock", "mug"): 5}
 
 
@@ -396,7 +396,7 @@ def test_two_concurrent_repairs_repair_once(world: Deployment, reconciler: Recon
     def repair_once(reconciler: Reconciler) -> reconcile.Finding | None:
         return reconciler.repair(counter, target, *BY_AND_WHY, **evidence)
 
-    second_repair = Sleeper(world.wire, 0, lambda client: repair_once(world.reconciler(client)))
+    second_repair = Sleeper(world.wire, write_number=0, run=lambda client: repair_once(world.reconciler(client)))
     assert repair_once(reconciler) is not None
     with suppress(RepairNotReadyError):  # the counts are too old if the second repair finds the first in the history
         second_repair.wake()
@@ -433,13 +433,14 @@ def test_the_change_of_a_tally_is_the_sum_of_its_series_its_imports_and_what_rep
     world.play(times=3)
     world.edit(50, PLAYS, "v")
     world.like("late")
-    imports.import_numbers(Call(world.store), PLAYS, "run", imports.Chunk(0, [imports.NumberRow(1, "v", 1200)]))
+    rows_of_file = [imports.NumberRow(line=1, id="v", value=1200)]
+    imports.import_numbers(Call(world.store), PLAYS, "run", imports.Chunk(0, rows_of_file))
     assert reconciler.repair(LIKES, "p", *BY_AND_WHY, **evidence)
     world.add_child("by hand")
     world.run_until_confirmed()
     assert reconciler.repair(PLAYS, "v", *BY_AND_WHY)
     assert reconciler.repair(LIKES, "p", *BY_AND_WHY)
-    world.run(45)  # minutes, for the last change: a sweep adds 20 judged minutes at a time (hours.PART_MINUTES)
+    world.run(45)  # minutes, so that the series have every change: a sweep adds 20 judged minutes at a time
     end_hour = int(world.now_s) // 3600 + 1
     for counter, id_, change, imported, added_by_repairs in (
         (PLAYS, "v", world.tally(PLAYS, "v"), [1200], [0]),

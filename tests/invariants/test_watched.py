@@ -8,7 +8,7 @@ from itertools import cycle
 
 import pytest
 
-from tally.counter import WATCHED_MAX, Watched
+from tally.counter import WATCHED_MAX, WATCHED_WRITES, Watched
 from tally.dev.base.engine import Engine
 from tally.drift import rows
 from tally.dynamo.client import Store
@@ -16,6 +16,7 @@ from tally.items import Items
 from tally.maintenance.reconcile import Reconciler, RepairNotReadyError
 from tally.team import faults, scan_state, watch
 from tally.team.team_numbers import STRETCHES_MAX, STRETCHES_PER_WRITE_MAX, stretch_s
+from tests.invariants.processes import WatchedClient
 from tests.invariants.team_table import LATER_S, Team, make_team
 
 LIKE_ITEMS = Items("social", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#")
@@ -60,7 +61,8 @@ def test_a_number_that_was_wrong_before_the_first_scan_is_reported(social: Team)
 
 def test_one_record_moves_every_watched_number_of_its_table(social: Team) -> None:
     """With WATCHED_MAX numbers, the transaction of one record has at most DynamoDB's 100 writes. The most writes are
-    needed while the scan of each number is open and has not read the item."""
+    needed if the item moves to another group, while the scan of each number is open and has not read the item. A number
+    that is a text moves the item to the group `~-unreadable`."""
     names = [f"w{number}" for number in range(WATCHED_MAX)]
     social.deploy(
         {name: Watched(name, table="social", attribute="likeTally", items=LIKE_ITEMS, at="META") for name in names}
@@ -69,8 +71,12 @@ def test_one_record_moves_every_watched_number_of_its_table(social: Team) -> Non
     social.drain()
     for name in names:
         social.begin_scan(name)
+    client = WatchedClient(social.wire)
+    social.handler = social.process(client)
     social.put("POST#a", "META", likeTally={"S": "5"})
     social.drain()
+    ((_, transaction),) = client.calls
+    assert len(transaction["TransactItems"]) == WATCHED_MAX * WATCHED_WRITES + 1, "the checkpoint, too"
     assert social.bucket.objects == {}
     assert [social.recount(name).difference("~-unreadable").recount for name in names] == [1] * WATCHED_MAX
 

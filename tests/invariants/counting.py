@@ -98,7 +98,8 @@ class Counting:
         return self.sweep_until().released
 
     def sweep_until(self, store: Store | None = None, until_s: float | None = None) -> expired_holds.SweptHolds:
-        """Run the sweep until `until_s` on the store's clock, by default for a minute."""
+        """Run the sweep until `until_s` on the store's clock, by default for a minute. Returns how many holds the sweep
+        released, how many it could not release, and whether it tried all due holds: (released, failed, finished)."""
         store = store or self.world.store
         return expired_holds.sweep(store, counters.COUNTERS, store.clock() + 60 if until_s is None else until_s)
 

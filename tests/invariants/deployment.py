@@ -169,7 +169,7 @@ def deployed(engine: Engine | None = None, store: Store | None = None) -> Iterat
     """Starts a deployment, which has judged its first minutes. `engine` is None: on a new engine."""
     clock = Clock()
     with nullcontext(engine) if engine else new_engine() as running, seed_randomness(clock, SEED):
-        deployment = Deployment(running, clock, SEED, UNDISTURBED, 1, store)
+        deployment = Deployment(running, clock, SEED, UNDISTURBED, shards=1, store=store)
         deployment.sweep_each_minute()
         for _ in range(20):
             deployment.run(1)

@@ -19,7 +19,7 @@ from tests.invariants.truth import MINS, SOON_MINS, amount_of, tally_of
 
 class Mixed(Traffic):
     """Traffic in which every second change, on average, is of the kinds in this module. `hot`: the change meets a hot
-    tally, and spills if it may. A kind that ignores this has the parameter `_`."""
+    tally, and spills if it may. A method that makes the same change in both cases names this parameter `_`."""
 
     def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)

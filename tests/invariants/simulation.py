@@ -1,9 +1,9 @@
 """Simulates hours of a deployment in seconds: the real code on the embedded engine, virtual time, modelled streams.
 
 A seed decides everything: traffic, manual edits, splits, crashes, stalls and failed sweeps. The simulation derives the
-right numbers (`Truth`) from its own actions, never from the code under test. A record has an entry that DynamoDB's
-records lack, `spilled`: the tally, serial number and amount of each spilled change. So the simulation knows which
-changes the rollup has added or lost.
+right numbers (`Truth`) from its own actions, never from the code under test. The traffic gives a record an entry that
+DynamoDB's records lack, `spilled`: the tally, serial number and amount of each spilled change. So the simulation knows
+which changes the rollup has added or lost.
 
 Not modelled: in DynamoDB the writes of a transaction become visible one after the other, in the engine all at once.
 The stream records of a transaction do arrive one after the other.
@@ -132,7 +132,7 @@ class Disturbances:
     deploys: bool = False
     """Whether declarations change."""
     window_s: float = 0.0
-    """How long a stream gathers records for the bookkeeper."""
+    """For how long Lambda gathers records before it invokes the bookkeeper."""
 
     @property
     def may_lose_records(self) -> bool:
@@ -156,7 +156,8 @@ class TimedWire(SyncWire):
         self.conflict_seed: int | None = None
         """The seed that decides which updates of the ledger fail with a conflict; None: no update."""
         self._updates: defaultdict[str, int] = defaultdict(int)
-        """How often each item was updated. Threads update in any order, so the chance is drawn for each item."""
+        """How often each item was updated. A conflict is drawn by item and number, because threads update items in
+        another order in each run of a seed."""
         self.written_tables: set[str] = set()
         """The tables that any client has written to since `SimulatedWorld.take_written`."""
 
@@ -178,7 +179,7 @@ class TimedWire(SyncWire):
         name = str(key)
         self._updates[name] += 1
         drawn = random.Random(f"{self.conflict_seed} {name} {self._updates[name]}").random()
-        return key != PROGRESS and drawn < CONFLICT_CHANCE  # one sweep at a time writes PROGRESS: no conflict
+        return key != PROGRESS and drawn < CONFLICT_CHANCE  # only one sweep at a time writes PROGRESS
 
 
 class SimulatedWorld(EngineStreams):
@@ -237,7 +238,7 @@ class SimulatedWorld(EngineStreams):
         store = self.with_client(client or self.wire)
         current = watermark.read(store)
         now_s = CLOCK.now_s()
-        if not current.is_too_fresh(store.settings, now_s):
+        if not current.is_too_fresh(store.settings, now_s):  # else writes that the watermark proves may not be visible
             untimed = replace(store, clock=lambda: 0.0)  # so a busy machine does not end the sweep early
             watermark.advance(untimed, self.streams, current, now_s)  # type: ignore[arg-type]
             judge.judge(store, current, now_s, until_s=float("inf"))
@@ -352,7 +353,8 @@ class SimulatedWorld(EngineStreams):
         elif parent is not None and (
             not self.delivery_to(consumer, parent).is_done or shard.listed_s > self.clock.now_s
         ):
-            self._schedule_poll(consumer, shard, self.chance.uniform(1, 20))  # no child before its parent is finished
+            # Lambda reads no child before its parent is finished, and no shard that DescribeStream does not list.
+            self._schedule_poll(consumer, shard, self.chance.uniform(1, 20))
         elif not self.delivery_to(consumer, shard).is_done:
             self._deliver(consumer, shard)
             if not self.delivery_to(consumer, shard).is_done:
@@ -389,13 +391,15 @@ class SimulatedWorld(EngineStreams):
         """Invoke a consumer. Returns whether the consumer answered that it applied the records."""
         process, late_writes = self.handlers[consumer], list[tuple[str, dict[str, Any]]]()
         if self.draws_fault():
-            client = client_that_dies(self.wire, self.chance.randrange(3), committed=self.chance.random() < 0.5)
+            write_number, committed = self.chance.randrange(3), self.chance.random() < 0.5
+            client = client_that_dies(self.wire, write_number, committed=committed)
             if self.chance.random() < 0.4:
                 client = self._client_with_late_write(late_writes)
             process = self.handler(consumer, self.with_client(client), process.declared.by_name)
         with self.with_random_skew():
             try:
-                failed, answered = self.delivery_to(consumer, shard).invoke(batch, LambdaContext(60_000), process), True
+                delivery, context = self.delivery_to(consumer, shard), LambdaContext(remaining_ms=60_000)
+                failed, answered = delivery.invoke(batch, context, process), True
             except (Crash, ConfigurationError):  # a process that died, or a declaration that does not fit stored items
                 failed, answered = None, False
         self._note_rollup(shard, self.take_written())

@@ -49,7 +49,8 @@ ORDERS_NUMBER = WatchedNumber(
     "profile_orders", table="shop", attribute="orders", at="PROFILE",
     items=Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", sort_prefix="O"),
 )  # fmt: skip
-"""The team number in a customer's profile: the number of orders, which the team may store wrongly."""
+"""The team number in a customer's profile: the number of orders, which the team may store wrongly. Of a customer's
+items, only orders have a sort key with `O`."""
 GOOD_TOTALS: list[Item] = [{"N": "12"}, {"N": "7.0"}, {"N": "-0.5"}, {"N": "5"}]  # totals that `spent` can count
 GOOD_QUEUES: list[Item] = [{"S": "it"}, {"S": "hr desk"}, {"S": "a#b"}, {"BOOL": True}, {"S": "返" * 40}]
 READS = frozenset({"get_item", "query", "batch_get_item", "scan"})
@@ -82,7 +83,7 @@ def random_write(chance: random.Random) -> tuple[str, str, Item | None]:
 def corrected_attributes(chance: random.Random, item: Item) -> Item:
     """Returns new attributes for an item, which every counter can count."""
     if item["SK"]["S"] == "PROFILE":
-        return {"orders": {"N": "3"}}
+        return {"orders": {"N": "3"}}  # any whole number
     return {"status": {"S": "open"}, "queue": chance.choice(GOOD_QUEUES), "total": chance.choice(GOOD_TOTALS)}
 
 

@@ -52,7 +52,7 @@ def test_a_tally_is_the_number_of_browsers_whose_last_click_was_a_like(seed: int
                 retry_until_final(lambda: set_like(world.call(), page, secret, liked))  # noqa: B023
 
     run_together([lambda clicks=clicks: send(clicks) for clicks in clicks_of_threads])  # type: ignore[misc]
-    fault_count = sum(count for kind, count in world.proxy.counts.items() if kind[0] != "NONE")
+    fault_count = sum(count for (fault, _), count in world.proxy.counts.items() if fault != "NONE")
     world.proxy.plan = faults.no_faults
     assert fault_count > 30
     for page in "abc":
@@ -70,7 +70,7 @@ def test_two_likes_of_a_browser_have_different_child_names_and_no_user_can_have_
         for secret in "xy"
     ]
     assert len(set(names)) == len(names)
-    assert {(name[:2], len(name)) for name in names} == {("%~", 26)}
+    assert {(name[:2], len(name)) for name in names} == {(anonymous.CHILD_NAME_PREFIX, 26)}
     for name in names:
         assert fields.cursor(fields.encode_cursor(name), "cursor") == name
         for quoted in (fields.user(name, "caller"), fields.child(name, "name")):

@@ -31,7 +31,7 @@ from tests.invariants.world import World, acting_before
 
 @pytest.fixture(params=[STOCK, QUOTA], ids=["stock", "quota"])
 def budget(request: pytest.FixtureRequest, world: World, clock: Clock) -> Budget:
-    """A budget of the stock or of a daily quota. The clock stands at noon."""
+    """A budget of the stock or of a daily quota. The clock stands at noon. A hold lasts 60 s if a test says no time."""
     clock.pass_s(1.5 * DAY_S - clock.now_s % DAY_S)
     return Budget(world, request.param)
 
@@ -64,7 +64,7 @@ def test_a_hold_with_a_longer_time_is_held_until_its_new_expiry_and_keeps_its_id
         clock.pass_s(50)
         assert (budget.sweep().released, budget.held()) == (0, 30)
     assert refusal(partial(budget.hold, 971)).members["left"] == 970, "the first expiry of the hold has passed"
-    clock.pass_s(9)
+    clock.pass_s(9)  # the last change was 59 s before, so one second is left
     assert (int(time.time()) - began_s, budget.held()) == (159, 30)
     assert budget.commit(first["hold"])["changed"] is True
     assert (budget.left(), budget.held(), budget.equals_receipts()) == (970, 0, True)
@@ -158,6 +158,7 @@ def test_no_change_lets_a_hold_last_longer_than_seven_days(budget: Budget, clock
     assert body["expires_at"] == began_s + 7 * DAY_S
     clock.pass_s(5)
     assert budget.change(hold_id, 20, 7 * DAY_S - 50, change_key) == (body, True), "a replay may exceed seven days"
+    # A receipt of a hold lives for the seven days that the hold may last, and for one day more.
     for receipt in budget.world.receipts():
         assert int(receipt["expiration"]["N"]) == began_s + 8 * DAY_S + CLOCK_DIFFERENCE_S_MAX
     clock.pass_s(began_s + 8 * DAY_S - 1 - clock.now_s)
@@ -241,7 +242,7 @@ def test_no_amount_is_lost_or_counted_twice_if_another_call_acts_between_the_rea
 
     def act_at(passed_s: float, act: Callable[[], object]) -> None:
         """Act by a clock that is `passed_s` after the start, and set the clock back: each process has its own clock. By
-        the clock of the process that sweeps (61 s), the hold has expired; by that of the change (0 s), it has not."""
+        the clock of the sweep (61 s), the hold has expired. By the clock of the change (0 s), the hold has not."""
         saved_s = clock.now_s
         clock.pass_s(began_s + passed_s - saved_s)
         try:
@@ -286,7 +287,7 @@ def make_overdue(budget: Budget) -> None:
     this limit, so the test restores the declaration."""
     number, declared = budget.world.tally(budget.counter, budget.tally_id()), budget.counter
     floor, ceiling = (None, number) if declared.ceiling is None else (number, None)
-    budget.counter = replace(declared, start=number, floor=floor, ceiling=ceiling)
+    budget.counter = replace(declared, start=number, floor=floor, ceiling=ceiling)  # no start may be beyond the limit
     budget.sweep()
 
 

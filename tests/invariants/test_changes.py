@@ -133,7 +133,7 @@ def test_a_refusal_names_the_entry_and_the_amount_left_and_nothing_of_the_order_
         assert error.value.members == {"entry": 1, "counter": "stock", "id": "mug", "left": 2}
         assert "changes[1], stock mug: 2 left" in error.value.detail
         assert order_tallies(world) == [2, 0, 0]
-        assert len(world.receipts()) == 1
+        assert len(world.receipts()) == 1, "the receipt of `stock`"
     world.play("more", "mug", 5, counter=STOCK)
     assert count(world, "order-1", changes) == (body(4, 3), False)
     assert order_tallies(world) == [4, 1, 1]
@@ -235,12 +235,14 @@ def test_after_a_failed_condition_beside_a_conflict_the_retry_decides_and_a_rece
     stock(world, 3)
     # The receipt is write 0, then come stock, plays and usage.
     sold_out = {"qty": {"N": "0"}, "version": {"N": "1"}}
-    world.proxy.plan = faults.script({"TransactWriteItems": [faults.condition_and_conflict(1, 3, sold_out)]})
+    refused = faults.condition_and_conflict(failed_at=1, conflict_at=3, item=sold_out)
+    world.proxy.plan = faults.script({"TransactWriteItems": [refused]})
     assert count(world, "order-1", ORDER) == (body(3, 3), False)
     assert order_tallies(world) == [2, 1, 1]
     (receipt,) = [receipt for receipt in world.receipts() if "counter" not in receipt]  # a batch has several counters
     world.proxy.forget()
-    world.proxy.plan = faults.script({"TransactWriteItems": [faults.condition_and_conflict(0, 2, receipt)]})
+    counted_before = faults.condition_and_conflict(failed_at=0, conflict_at=2, item=receipt)
+    world.proxy.plan = faults.script({"TransactWriteItems": [counted_before]})
     assert count(world, "order-1", ORDER) == (body(3, 3), True)
     assert len(world.requests()) == 1, "the batch is not sent a second time"
 
@@ -280,7 +282,8 @@ def test_50_orders_at_once_for_20_mugs_sell_20_and_refuse_30_whatever_fails(
     world.proxy.strip_tokens = True
     mix = {
         faults.LOSE_RESPONSE: 0.05, faults.FAIL_BEFORE: 0.03, faults.FAIL_AFTER: 0.03, faults.CONFLICT: 0.05,
-        faults.condition_and_conflict(1, 2, {"qty": {"N": "0"}}): 0.03, faults.THROTTLED_TRANSACTION: 0.02,
+        faults.condition_and_conflict(failed_at=1, conflict_at=2, item={"qty": {"N": "0"}}): 0.03,
+        faults.THROTTLED_TRANSACTION: 0.02,
     }  # fmt: skip
     world.proxy.plan = faults.random_faults(10, {"TransactWriteItems": mix, "PutItem": {faults.LOSE_RESPONSE: 0.2}})
 

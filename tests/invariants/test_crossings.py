@@ -102,12 +102,14 @@ class Walk:
             self.move(ONE_SHARD, chance.choice("ab"), chance.choice((-7, -3, -1, 1, 2, 8)))
             self.move(QUOTA, chance.choice("cd"), chance.choice((1, 3, 9)))
             self.move(OVERRIDABLE, "e", chance.choice((-9, -2, 1, 5, 11)))
-            self.move(self.minute_limit, "f", chance.choice((-4, 2, 7, 18)), chance.choice((0, 0, 2)))
+            self.move(self.minute_limit, "f", chance.choice((-4, 2, 7, 18)), ahead_s=chance.choice((0, 0, 2)))
             self.move(CREDIT, "g", chance.choice((-12, -5, -1, 1, 9)))
             if chance.random() < 0.2:
                 self.set(chance.choice((0, 3, 20, 40)))
             for counter in (OVERRIDABLE, self.minute_limit, CREDIT):
-                is_period_new = self.world.now_s % 60 < 2  # the copy in the past period may then make an event
+                # DynamoDB's stamp may be 2 s behind. By a stamp in the past period, the copy of the override in this
+                # period makes an event. Later copies in past periods make no event.
+                is_period_new = self.world.now_s % 60 < 2
                 if counter.limit_overrides and not (counter.period and is_period_new) and chance.random() < 0.2:
                     self.override(counter, chance.choice(LIMITS))
             if chance.random() < 0.5:

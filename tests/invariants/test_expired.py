@@ -1,4 +1,7 @@
-"""The sweep releases each expired hold in time or reports it, and no hold that cannot be released delays another."""
+"""The sweep releases each expired hold in time or reports it, and no hold that cannot be released delays another.
+
+If the sweep releases a hold, the state of the hold becomes EXPIRED. RELEASED is the state after a caller's release.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +117,8 @@ def test_holds_that_cannot_be_released_do_not_delay_others_and_are_reported_unti
         assert counting.sweep_until() == (returned, 7, True)
         assert last_not_released(capsys.readouterr().out) == 7
     sizes = [len(request["TransactItems"]) for request in counting.world.requests("TransactWriteItems")]
-    # Each sweep tries one of the seven holds. The first sweep moves all seven to the overdue holds.
+    # The two sweeps release the hold of ITEM, and try one of the seven holds each: 4 writes each time. The first sweep
+    # moves all seven to the overdue holds: 2 writes for each.
     assert sorted(sizes) == [4, 4, 4, 14]
     assert counting.place_hold(1)[1] is False  # the search for expired holds of ITEM is not full of broken holds
     put_stock_item(counting, {"N": "0"}, broken)

@@ -18,7 +18,7 @@ FAULTS: dict[FaultKind, Fault] = {
     **{kind: Fault(kind) for kind in FaultKind},
     FaultKind.DELAY: faults.delay(LATE_S),
     FaultKind.LATE_ANSWER: faults.late_answer(LATE_S),
-    FaultKind.CONDITION_AND_CONFLICT: faults.condition_and_conflict(0, 1, {"SK": {"S": "x"}}),
+    FaultKind.CONDITION_AND_CONFLICT: faults.condition_and_conflict(failed_at=0, conflict_at=1),
 }
 REACHES_ENGINE = {
     FaultKind.LOSE_RESPONSE, FaultKind.SILENCE, FaultKind.FAIL_AFTER, FaultKind.ERROR_AFTER, FaultKind.TRUNCATE,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import counters
-from tally.counter import Counter
+from tally.counter import MAX_SHARDS_AUTOMATIC, Counter
 from tally.counting import increments, periods, tallies
 from tally.counting.increments import Increment
 from tally.dynamo.client import Call
@@ -104,7 +104,7 @@ def test_consumers_wait_while_a_declaration_does_not_fit_and_continue_after_its_
 )
 def test_a_number_in_many_shards_stays_right_under_a_declaration_of_one_shard(change: Mapping[str, Any]) -> None:
     """Reads must sum up all shards, and a numbered change must use the sum."""
-    new = replace(PLAIN, **{"max_shards": 0, **change})
+    new = replace(PLAIN, **{"max_shards": MAX_SHARDS_AUTOMATIC, **change})
     with deployed() as world:
         declare(world, PLAIN)
         accepted = count(world, PLAIN, 40)

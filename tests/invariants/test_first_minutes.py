@@ -22,7 +22,7 @@ def world() -> Iterator[Deployment]:
     """A deployment before its first sweep."""
     clock = Clock()
     with new_engine() as engine, seed_randomness(clock, SEED):
-        deployment = Deployment(engine, clock, SEED, UNDISTURBED, 1)
+        deployment = Deployment(engine, clock, SEED, UNDISTURBED, shards=1)
         yield deployment
         deployment.wire.close()
 
@@ -85,7 +85,7 @@ def test_a_bookkeeper_that_cannot_begin_the_ledger_books_nothing(world: Deployme
     def conflict() -> None:
         raise ClientError({"Error": {"Code": "TransactionConflictException"}}, "UpdateItem")
 
-    world.handlers["bookkeeper"].store = world.with_client(interrupted_client(world.wire, 0, conflict))
+    world.handlers["bookkeeper"].store = world.with_client(interrupted_client(world.wire, write_number=0, act=conflict))
     world.stall("bookkeeper", "counts")
     world.play(times=3)
     world.sleep(10 * 60)

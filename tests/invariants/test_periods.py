@@ -98,7 +98,7 @@ def test_every_write_of_a_tally_sets_its_expiration(counting: Counting, evening:
     counting.increment(counter, 1)
     midnight_s = evening() + 300
     for item in counting.world.items():
-        assert abs(int(item["expiration"]["N"]) - (midnight_s + 3 * DAY_S)) < 2
+        assert abs(int(item["expiration"]["N"]) - (midnight_s + counter.keep_periods * DAY_S)) < 2
         counting.world.put({**item, "expiration": {"N": "1"}})
     counting.increment(counter, 1)
     assert {int(item["expiration"]["N"]) > evening() for item in counting.world.items()} == {True}

@@ -27,12 +27,13 @@ from tests.sync_wire import SyncWire
 
 EXAMPLES = int(os.environ.get("PROGRAMS", "15"))
 VIDEOS, POSTS, USERS = ("v1", "v2"), ("p1", "p2"), ("ann", "bob", "carol")
-FORGED_REFUSAL = faults.condition_and_conflict(0, -1, code="ThrottlingError")
-"""The first write of a transaction fails its condition. With a key the first write is the receipt, which DynamoDB would
-return, so only changes without a key may meet this fault."""
+FORGED_REFUSAL = faults.condition_and_conflict(failed_at=0, conflict_at=-1, code="ThrottlingError")
+"""The first write of a transaction fails its condition, and the last write is throttled. With a key the first
+write is the receipt, which DynamoDB would return, so only changes without a key may meet this fault."""
 FAULTS = (
     faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE, faults.FAIL_BEFORE, faults.DROP_BEFORE, faults.THROTTLE,
-    faults.CONFLICT, faults.THROTTLED_TRANSACTION, FORGED_REFUSAL, faults.condition_and_conflict(-1, 0),
+    faults.CONFLICT, faults.THROTTLED_TRANSACTION, FORGED_REFUSAL,
+    faults.condition_and_conflict(failed_at=-1, conflict_at=0),
     faults.error_after_write("TransactionInProgressException"), faults.error_answer("AccessDeniedException"),
 )  # fmt: skip
 

@@ -74,7 +74,8 @@ def test_a_hold_is_released_committed_or_expires_after_any_redeclaration_of_its_
         for end in (RELEASED, COMMITTED, "expired"):
             id_ = f"{counter.name}-{count}-{end}"
             tally = periods.tally_id(counter, id_, clock())
-            answer = holds.place(Call(store), counter, tally, 4, 9, operation="hold", key=secrets.token_hex(8))
+            key = secrets.token_hex(8)
+            answer = holds.place(Call(store), counter, tally, amount=4, ttl_s=9, operation="hold", key=key)
             hold = answer.body["hold"]
             number = tallies.read(call, redeclared, tally)
             released_number = number + (4 if counter.ceiling is None else -4)

@@ -78,7 +78,7 @@ def test_a_redrive_books_a_dead_letter_of_the_bookkeeper_on_the_current_minute(s
     began_minute = int(time.time() // 60)
     assert stream.redrive() == ["applied"]
     (first_minute, _, entries), (second_minute, name, redriven) = sorted(stream.segments())
-    assert entries == redriven == [JournalEntry("plays", "v", "", 1, 0)]
+    assert entries == redriven == [JournalEntry("plays", "v", pair="", expected=1, observed=0)]
     assert (first_minute, name) == (MINUTE, f"receipts#redrive#bookkeeper#{NOW_S:.0f}#receipts#{SHARD}#1#1")
     assert began_minute <= second_minute <= int(time.time() // 60)
 
@@ -130,7 +130,8 @@ def test_a_redrive_from_a_laptop_whose_clock_is_wrong_makes_no_drift(consumers: 
 def test_a_redrive_that_hangs_until_its_minute_is_judged_is_booked_on_a_later_minute(consumers: str) -> None:
     with deployed() as world:
         make_dead_letters_of(world, consumers)
-        assert redrive(world, interrupted_client(world.wire, 0, world.run_until_judged))[0] == "applied"
+        hanging = interrupted_client(world.wire, write_number=0, act=world.run_until_judged)
+        assert redrive(world, hanging)[0] == "applied"
         world.run_until_judged()
         assert (world.tally(counters.PLAYS, "v"), world.drifts()) == (5, {})
 

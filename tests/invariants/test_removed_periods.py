@@ -124,7 +124,7 @@ def test_a_rebuild_adds_nothing_to_an_expired_tally(
     world: Deployment, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The receipts of both tallies are kept, but the notes of the expired tally expired with its item."""
-    monkeypatch.setattr(tallies, "MINUTES_PER_DAY", 6)  # as in test_rebuild
+    monkeypatch.setattr(tallies, "MINUTES_PER_DAY", 6)  # a rebuild goes by whole days
     world.run(6)  # so a whole day is judged
     expired_id, kept_id = current_tally_id(world, SHORT), current_tally_id(world, SOON)
 

@@ -17,7 +17,7 @@ from tests.invariants.streaming import StreamWorld
 
 
 def test_segments_are_read_as_they_were_written_from_every_bucket(stream: StreamWorld) -> None:
-    entries = [
+    entries = [  # counter, id, pair name, expected and observed
         JournalEntry("likes", "p", "0123456789ab", -1, 0),
         JournalEntry("likes", "p", "ba9876543210", 0, -1),
         JournalEntry("likes", "p", "", 3, 2),
@@ -55,7 +55,7 @@ def test_each_minute_of_a_run_is_a_segment_and_all_commit_with_the_checkpoint(st
     ((_, parameters),) = client.calls
     assert len(parameters["TransactItems"]) == 3 + 1
     assert sorted(stream.segments()) == [
-        (minute, f"receipts#{SHARD}#1", [JournalEntry("plays", "v", "", amount, 0)])
+        (minute, f"receipts#{SHARD}#1", [JournalEntry("plays", "v", pair="", expected=amount, observed=0)])
         for minute, amount in ((MINUTE - 1, 2), (MINUTE, 1), (MINUTE + 1, 1))
     ]
     for row in stream.rows("SEGMENT#"):
@@ -93,12 +93,12 @@ def test_the_segments_of_a_run_are_stored_if_and_only_if_its_checkpoint_is(
 ) -> None:
     """The process dies before or after it commits the second of two runs. Then Lambda repeats the records."""
     stream.note_fingerprint(counters.PLAYS)
-    store = stream.with_client(client_that_dies(stream.raw, 1, committed=committed))
+    store = stream.with_client(client_that_dies(stream.raw, write_number=1, committed=committed))
     with pytest.raises(Crash):
         stream.deliver("bookkeeper", "receipts", SHARD, PLAYS_OF_61_MINUTES, store=store)
     checkpoint = int(stream.checkpoint("bookkeeper", "receipts", SHARD)["sequence"])
     assert (checkpoint, len(stream.segments())) == ((61, 61) if committed else (40, 40))
-    for _ in range(2):  # the second time with no new record
+    for _ in range(2):  # the batch begins before the checkpoint, and the second time has no new record
         assert stream.deliver("bookkeeper", "receipts", SHARD, PLAYS_OF_61_MINUTES[10:]) is None
     assert len(stream.segments()) == 61
     assert stream.ledger() == {("plays", "v", MINUTE + number): [1, 0] for number in range(1, 62)}
@@ -111,8 +111,8 @@ def test_entries_for_judged_minutes_are_booked_on_the_current_minute_without_a_p
     assert stream.deliver("bookkeeper", "receipts", SHARD, receipts) is None
     assert stream.deliver("bookkeeper", "counts", SHARD, [like(1, "ann", "REMOVE")]) is None
     assert sorted((minute == MINUTE + 1, entries) for minute, _, entries in stream.segments()) == [
-        (False, [JournalEntry("likes", "p", "", -1, 0)]),
-        (False, [JournalEntry("plays", "v", "", 2, 0)]),
-        (True, [JournalEntry("plays", "v", "", 1, 0)]),
+        (False, [JournalEntry("likes", "p", pair="", expected=-1, observed=0)]),
+        (False, [JournalEntry("plays", "v", pair="", expected=2, observed=0)]),
+        (True, [JournalEntry("plays", "v", pair="", expected=1, observed=0)]),
     ]
     assert min(minute for minute, _, _ in stream.segments()) == MINUTE + 1

@@ -78,7 +78,7 @@ def test_without_heartbeats_a_record_that_the_stream_still_shows_is_not_passed(
     shop.put("a", "ORDER#2")
     before_s = scan_state.passed_s(shop.store, "shop")
     assert lag_s(shop, 2 * LATER_S) > LATER_S  # the second order is not passed
-    # A record may follow empty answers. After PEEK_EMPTY (5) of them, the sweep takes the shard as empty.
+    # A record may follow empty answers. After PEEK_EMPTY (5) of them, the sweep takes the shard for empty.
     monkeypatch.setattr(StreamShards, "records_after", lambda *_: iter([[]] * 9))
     shop.sweep_later(2 * LATER_S)
     assert scan_state.passed_s(shop.store, "shop") > before_s, "the stream hides the record, so the estimate is wrong"

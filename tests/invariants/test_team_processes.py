@@ -146,6 +146,6 @@ def test_after_concurrent_writes_and_killed_scans_numbers_and_recounts_equal_the
             scan_state.begin(team.store, COUNTERS[name], time.time())
         recount = team.recount(name)
         if not recount.scan.ended_s:
-            scan(engine.port, team, name, 0)
+            scan(engine.port, team, name, page_items=0)
         assert recount.is_complete()
         assert not any(difference.excess for difference in recount.all_differences())

@@ -7,7 +7,7 @@ The other subpackages use:
     batch               `count`: counts many changes under one key
     voids               `void`: takes an earlier change back
     children            `set_child`, `has_child`, `list_children`: items that a tally counts, such as likes
-    holds               `place`, `release_expired_for`: takes an amount for a while
+    holds               `place`, `expire_due_for`: takes an amount for a while
     hold_items          the states and keys of holds
     settling            `settle`: commits, releases or voids a hold
     expired_holds       `sweep`: releases expired holds

@@ -242,7 +242,7 @@ def _release_expired(call: Call, changes: Batch, moved: Mapping[Tally, int], sen
         error = tallies.limit_error_after(call, counter, tally.id, old, amount, debt, same_period=same_period)
         if error is None:
             continue
-        if not holds.release_expired_for(call, counter, tally.id, amount, error.left or 0):
+        if not holds.expire_due_for(call, counter, tally.id, amount, error.left or 0):
             named = changes.problem_members(tally)
             entry = "" if changes.is_void else f"changes[{named['entry']}], "
             detail = f"{entry}{counter.name} {named['id']}: {error.detail}"

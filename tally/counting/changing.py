@@ -79,19 +79,21 @@ def _try_change(
     If a larger amount does not fit, releases expired holds. `amount`, `expires_s`: None: as the hold has it."""
     tally, minute = hold["target"]["S"], tallies.minute_now(call)
     amount, expires_s = amount or abs(int(hold["amount"]["N"])), expires_s or hold_items.expires_s(hold)
-    moved_by, of_hold = holds.amount_to_move(hold, amount), _change_writes(call, counter, hold, amount, expires_s)
-    body = holds.answer_members(counter, tally, hold["hold_id"]["S"], amount, expires_s)
+    signed = amount if int(hold["amount"]["N"]) > 0 else -amount  # what a release adds to the number
+    key = hold_items.live_key(counter, tally, hold["hold_id"]["S"], expires_s)
+    changed = hold | key | items.to_wire({"amount": signed, "expires": expires_s})
+    body, of_hold = holds.answer_members(changed), _change_writes(call, counter, hold, changed)
+    moved_by = holds.amount_to_move(hold, amount)
     # The receipt lives as long as the record of the hold.
-    long_draft = draft._replace(expires_s=hold_items.known_until_s(int(hold["latest"]["N"]), int(hold["kept_s"]["N"])))
+    long_draft = draft._replace(expires_s=hold_items.known_until_s(hold))
     receipt = long_draft.receipt(
         call, body, **(tallies.receipt_facts(counter, tally, moved_by, minute) if moved_by else {})
     )
 
-    def writes(_: int) -> list[Write]:
-        return [
-            *of_hold,
-            *([{"Update": tallies.add_write(call, counter, tally, 0, moved_by, minute)}] if moved_by else []),
-        ]
+    def writes(shard: int) -> list[Write]:
+        if not moved_by:
+            return of_hold
+        return [*of_hold, {"Update": tallies.add_write(call, counter, tally, shard, moved_by, minute)}]
 
     # `same_period`: the hold stays in its period, so a refusal does not name the next period.
     of_tally = call, counter, tally, moved_by
@@ -103,15 +105,13 @@ def _try_change(
     return body
 
 
-def _change_writes(call: Call, counter: Counter, hold: Item, amount: int, expires_s: int) -> list[Write]:
-    """Returns the writes that give a hold this amount and time, on condition that the hold is as it was read."""
-    table, tally, hold_id = call.store.settings.ledger_table, hold["target"]["S"], hold["hold_id"]["S"]
-    signed = amount if int(hold["amount"]["N"]) > 0 else -amount  # what a release adds to the number
-    new_key = hold_items.live_key(counter, tally, hold_id, expires_s)
-    put = items.put_write(table, hold | new_key, {"amount": signed, "expires": expires_s})
-    if new_key["SK"] == hold["SK"]:
-        return [{"Put": items.with_expected(put["Put"], hold_items.expect_as_read(hold))}]
+def _change_writes(call: Call, counter: Counter, hold: Item, changed: Item) -> list[Write]:
+    """Returns the writes that put the `changed` hold, on condition that the hold is as it was read."""
+    table, as_read = call.store.settings.ledger_table, hold_items.expect_as_read(hold)
+    put: Item = {"TableName": table, "Item": changed}
+    if changed["SK"] == hold["SK"]:
+        return [{"Put": items.with_expected(put, as_read)}]
     old_item: Item = {"TableName": table, "Key": {"PK": hold["PK"], "SK": hold["SK"]}}
-    moved: items.Values = {"target": tally, "hold_id": hold_id, "state": MOVED, "expires": expires_s}
-    record = items.put_write(table, hold_items.settled_key(hold_items.key_part(counter.name, tally), hold_id), moved)
-    return [{"Delete": items.with_expected(old_item, hold_items.expect_as_read(hold))}, put, record]
+    key = hold_items.settled_key(hold_items.key_part(counter.name, hold["target"]["S"]), hold["hold_id"]["S"])
+    moved: items.Values = {"state": MOVED, **{name: changed[name] for name in ("target", "hold_id", "expires")}}
+    return [{"Delete": items.with_expected(old_item, as_read)}, {"Put": put}, items.put_write(table, key, moved)]

@@ -22,8 +22,8 @@ from ..dynamo.keys import Item
 from ..dynamo.queries import Page
 from ..dynamo.transactions import TRANSACTION_ITEMS_MAX, Write, try_commit
 from ..errors import ConfigurationError, LimitReachedError, RetryableError, StoreRefusedError, TallyError
-from .hold_items import BUCKETS, EXPIRED, OVERDUE, due_pages, expect_as_read, key_part, overdue_pages
-from .holds import transition
+from .hold_items import BUCKETS, OVERDUE, due_pages, expect_as_read, key_part, overdue_pages
+from .holds import EXPIRE, make_transition
 
 PAGE_MAX = TRANSACTION_ITEMS_MAX // 2  # holds of one read: one transaction can move all, with two writes each
 RELEASE_S_MAX = 1.0  # seconds for one hold, because the other holds wait
@@ -112,7 +112,7 @@ class _HoldsSweep:
                 if name not in self.counters:
                     raise ConfigurationError(f"The counter {name} is not declared.")
                 call = Call(self.store, deadline_s=min(self.until_s, self.store.clock() + RELEASE_S_MAX))
-                self.released += transition(call, self.counters[name], hold, EXPIRED)
+                self.released += make_transition(call, self.counters[name], hold, EXPIRE)
                 return []
             except TallyError as error:
                 why = {"hold_id": hold_id, "tally": tally, "reason": str(error.__cause__ or error)}

@@ -9,9 +9,10 @@ Holds are in the ledger table. A hold id is `<first time of expiry>-<random part
     HOLDS#SETTLED#counter/id  <hold id>                     committed (`used`: what the commit took), released,
                                                             expired or voided, until `kept_s` seconds after `latest`
 
-`latest`: the latest time at which the hold may expire. `receipt`: the id of the receipt of the call that placed the
-hold; a void marks that receipt. `kept_s`: how long the hold's receipts and record live after `latest`, as the counter
-was declared when the hold was placed. So they live equally long, even if `receipt_days` changes.
+The id in the keys has no period, so a hold is found without its period. `target` is the stored id of the tally, with
+any period. `latest`: the latest time at which the hold may expire. `receipt`: the id of the receipt of the call that
+placed the hold. `kept_s`: for how long after `latest` the receipts and the record of the hold live. A new declaration
+of the counter does not change `kept_s`, so the receipts and the record live equally long.
 """
 
 from __future__ import annotations
@@ -123,7 +124,8 @@ def record_kept_s(store: Store, counter: Counter) -> int:
     return max(SETTLED_KEPT_S, lifetime_s(store, counter))
 
 
-def known_until_s(latest_s: int, kept_for_s: int) -> int:
-    """Returns until when a hold's receipts and record are kept: `kept_for_s` after `latest_s`, or after now if that is
-    later, because an overdue hold may be settled after `latest_s`."""
-    return max(int(clock.now_s()), latest_s) + kept_for_s + clock.CLOCK_DIFFERENCE_S_MAX
+def known_until_s(hold: Item) -> int:
+    """Returns until when a hold's receipts and record are kept: for `kept_s` after `latest`. If `latest` is over,
+    because the hold was overdue, for `kept_s` from now."""
+    began_s = max(int(clock.now_s()), int(hold["latest"]["N"]))
+    return began_s + int(hold["kept_s"]["N"]) + clock.CLOCK_DIFFERENCE_S_MAX

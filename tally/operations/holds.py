@@ -69,7 +69,7 @@ def _needs_to_change_hold(counters: Sequence[Counter]) -> needs.Needs:
 
 HoldId = Annotated[str, kinds.HOLD]
 _STOCK = {"counter": "stock", "id": "7c20"}
-_settles = partial(
+_settling_operation = partial(
     operation, access=Access.WRITE, refusal_for=_refusal_of_settling, changes_numbers=True, smoke_statuses=[404]
 )
 
@@ -141,7 +141,7 @@ def change_hold(
     return Answer(body, replayed=replayed)
 
 
-@_settles(
+@_settling_operation(
     "POST /counters/{counter}/{id}/holds/{hold}/commit",
     throttle=WRITES,
     needs=_needs_to_change_hold,
@@ -169,7 +169,7 @@ def commit_hold(
     return Answer(settling.settle(call, counter, id, hold, hold_items.COMMITTED, amount))
 
 
-@_settles(
+@_settling_operation(
     "DELETE /counters/{counter}/{id}/holds/{hold}",
     throttle=WRITES,
     needs=_needs_to_change_hold,
@@ -184,7 +184,7 @@ def release_hold(call: Call, *, counter: DeclaredCounter, id: Id, hold: HoldId) 
     return Answer(settling.settle(call, counter, id, hold, hold_items.RELEASED))
 
 
-@_settles(
+@_settling_operation(
     "POST /counters/{counter}/{id}/holds/{hold}/voids",
     throttle=RATE_100_PER_S,
     needs=lambda counters: _needs_to_change_hold(counters) | needs.FIND_RECEIPT | needs.MARK_RECEIPT,

@@ -221,20 +221,20 @@ def test_a_release_of_a_committed_hold_is_refused_and_a_release_that_loses_each_
     """A function whose clock is behind commits the hold, because the hold has not expired by this clock."""
     counting.stock(1)
     hold_id = counting.place_hold(1, ttl_s=60)[0]["hold"]
-    transition = holds.transition
-    monkeypatch.setattr(holds, "transition", lambda *_, **__: False)  # other calls win each time
+    make_transition = holds.make_transition
+    monkeypatch.setattr(holds, "make_transition", lambda *_, **__: False)  # other calls win each time
     with pytest.raises(StoreBusyError):
         counting.settle_hold(hold_id, RELEASED)
     clock.pass_s(61)
 
     def commit_first(*arguments: Any, **options: Any) -> bool:
-        if RELEASED in arguments:
+        if holds.RELEASE in arguments:
             clock.pass_s(-10)
             assert counting.settle_hold(hold_id, COMMITTED)["changed"] is True
             clock.pass_s(10)
-        return transition(*arguments, **options)
+        return make_transition(*arguments, **options)
 
-    monkeypatch.setattr(holds, "transition", commit_first)
+    monkeypatch.setattr(holds, "make_transition", commit_first)
     error = refusal(partial(counting.settle_hold, hold_id, RELEASED))
     assert isinstance(error, HoldSettledError)
     assert COMMITTED in error.detail

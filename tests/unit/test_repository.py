@@ -27,7 +27,7 @@ def read_yaml(path: Path) -> Any:
     return yaml.safe_load(path.read_text())
 
 
-def test_each_command_of_a_workflow_exists() -> None:
+def test_the_make_targets_of_the_workflows_and_the_script_of_the_ci_exist() -> None:
     existing_targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     runs = [
         step["run"] for path in WORKFLOWS for job in read_yaml(path)["jobs"].values()
@@ -38,6 +38,7 @@ def test_each_command_of_a_workflow_exists() -> None:
     }
     assert make_targets == {"wheel", "npm"} <= existing_targets
     assert ".ci/run" in runs
+    assert (ROOT / ".ci/run").is_file()
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)

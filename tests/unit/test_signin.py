@@ -47,9 +47,11 @@ def run(script: str, sign_in: dict[str, str]) -> dict[str, Any]:
     return outcome
 
 
-def test_signing_out_of_the_console_signs_out_of_the_pool() -> None:
+def test_signing_out_of_the_console_forgets_the_token_and_signs_out_of_the_pool() -> None:
     pool = {"kind": "pkce", "domain": "https://pool.example.com", "client_id": "console", "redirect": REDIRECT}
-    outcome = run("signOut(config); const result = token();", pool)
+    script = f"await signIn({{ sign_in: {{ kind: 'token' }} }}, '{TOKEN}'); const before = token(); signOut(config);"
+    outcome = run(f"{script} const result = [before, token()];", pool)
+    assert outcome["result"] == [TOKEN, None]
     return_url = "https%3A%2F%2Fapi.example.com%2Fconsole"
     assert outcome["opened"] == [f"https://pool.example.com/logout?client_id=console&logout_uri={return_url}"]
 

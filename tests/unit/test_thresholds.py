@@ -159,9 +159,13 @@ def test_a_threshold_that_no_number_crosses_is_refused(fields: dict[str, Any], n
     assert why in str(refused.value)
 
 
-def test_a_counter_with_thresholds_has_one_shard_or_only_counts_up() -> None:
+def test_a_counter_with_thresholds_has_one_shard_or_children_or_visitors_or_a_delta_above_0() -> None:
+    """Of a sum over shards, Tally sees only that the sum first reaches a threshold."""
     base, at_ten = Counter("usage", prefix="USER", sort_key="U", attribute="u"), Notify(at=(10,))
-    for fields in ({"delta": 1}, {"visible": "soon", "delta": 1}, {"child": "A#"}, {"max_shards": 1}, {"floor": 0}):
+    for fields in (
+        {"delta": 1}, {"visible": "soon", "delta": 1}, {"child": "A#"}, {"unique": True, "period": "day"},
+        {"max_shards": 1}, {"floor": 0},
+    ):  # fmt: skip
         assert replace(base, notify=at_ten, **{"max_shards": 0, **fields}).notify == at_ten  # type: ignore[arg-type]
     with pytest.raises(Exception, match="Tally sees no sum"):
         replace(base, notify=at_ten, delta=-1)

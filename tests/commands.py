@@ -53,7 +53,9 @@ class Command:
     def __call__(self, *arguments: object) -> int:
         """Returns the exit status."""
         parsed = commands.parse_arguments([str(argument) for argument in arguments], commands.parser(counters.COUNTERS))
-        return commands.command_named(parsed.command).run(parsed, Stack(self.store, None, counters.COUNTERS))
+        return commands.command_named(parsed.command).run(
+            parsed, Stack(self.store, objects=None, counters=counters.COUNTERS)
+        )
 
     def file(self, *lines: str, name: str = ".csv") -> Path:
         """Returns a new file with these lines. `name`: the end of its name."""

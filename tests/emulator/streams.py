@@ -75,7 +75,7 @@ class StreamDelivery:
     async def _run(self) -> None:
         async with Wire(self._url, self._url) as wire:
             workers = cast("Workers", self._aliases)
-            await Pump(self._mappings, workers, wire, Positions(None), self.failures.append).run()
+            await Pump(self._mappings, workers, wire, Positions(path=None), self.failures.append).run()
 
 
 @contextmanager

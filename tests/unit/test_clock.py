@@ -83,6 +83,7 @@ def test_a_date_that_cannot_be_read_corrects_nothing(date: str) -> None:
 
 @pytest.fixture
 def _real_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives answers the date of the engine, which tests/conftest.py replaces. The clock has no correction at first."""
     monkeypatch.setattr(client, "_date", REAL_DATE)
     monkeypatch.setattr(CLOCK, "ahead_s", 0.0)
 

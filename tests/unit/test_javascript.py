@@ -13,7 +13,7 @@ import pytest
 from tally.api import scripts
 from tests.patience import PATIENCE_S
 
-# A mutation runs on a copy of the code: the tests beside that copy import the mutated client.
+# A mutation runs on a copy of the code. The tests beside that copy import the mutated client.
 TESTS = scripts.CLIENT_FOLDER.parents[1] / "tests/javascript"
 CORE_BYTES_MAX, ALL_BYTES_MAX = 9400, 13300  # compressed, as the API sends them
 

@@ -1,4 +1,4 @@
-"""Lists the shards of streams, and reads the records after a checkpoint."""
+"""Tests how Tally lists the shards of streams, reads the records after a checkpoint, and reads partitions by pages."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def checks(rate_per_min: float, kind: str, within_s: int, seed: int) -> Iterator
 def test_a_reported_excess_is_real(kind: str, rate_per_min: float) -> None:
     """Before the fault no excess is reported, and then at most the lost amount. A check may see the fault 5 s early."""
     for seed in range(2):
-        for at_s, excess in checks(rate_per_min, kind, 60, seed):
+        for at_s, excess in checks(rate_per_min, kind, within_s=60, seed=seed):
             assert excess == 0 if at_s < FAULT_S - 5 else -LOST <= excess <= 0, (seed, at_s)
 
 

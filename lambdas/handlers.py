@@ -1,7 +1,7 @@
 """The handlers of the Lambda functions: `handlers.increments` is the handler of the function `increments`.
 
-A handler is made when Lambda looks it up. So a stack can read the declarations without environment variables, and a
-function imports only its own module of `operations/`.
+A handler is made when Lambda looks it up. So an import of this file needs no environment variables, and a function
+imports only its own module of `operations/`.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ PAGE_VISITORS = Counter(
     pages=True,
     read=ANYONE,
 )
-"""Visitors of a page in a day. Tally stores nothing of a visitor. A stack that counts visitors has a table of salts."""
+"""Visitors of a page in a day. Tally stores a hash of each visitor, under a salt that is deleted after the day."""
 BUILTIN = (PLAYS, LIKES, VISITS, BOT_VISITS, PAGE_VISITORS)
 
 

@@ -15,7 +15,7 @@ CONSOLE_REFRESH = Duration.hours(1)  # the least that Cognito takes; the console
 
 
 class Users(Construct):
-    """A user pool and its clients. Only operators add users; sign-up needs a deployment with an issuer of its own."""
+    """A user pool and its clients. People with AWS credentials add users; for sign-up, give an issuer of your own."""
 
     pool: cognito.UserPool
     client: cognito.UserPoolClient  # of apps whose users sign in

@@ -23,7 +23,7 @@ class AssemblyStack(NamedTuple):
     descriptions: Mapping[str, str]
     """The descriptions of the outputs, by name."""
     tables: frozenset[str]
-    """The names of the tables that keep data."""
+    """The names of counts, receipts and ledger."""
     format: str
     """The format of the stored data; empty for the CDN's stack."""
     reserved_concurrency: int
@@ -36,7 +36,7 @@ def read_stacks(assembly: Path, region: str) -> list[AssemblyStack]:
         artifacts = json.loads((assembly / "manifest.json").read_text())["artifacts"]
     except (OSError, ValueError, KeyError):
         raise CommandError(f"{assembly} is not a folder of `cdk synth`") from None
-    stacks, suffixes = [], tuple(f"-{table.value}" for table in TABLES)  # the table of salts keeps no data
+    stacks, suffixes = [], tuple(f"-{table.value}" for table in TABLES)  # without the salts, which no deploy adopts
     for name, artifact in artifacts.items():
         if artifact["type"] == "aws:cloudformation:stack":
             properties, named_region = artifact["properties"], artifact["environment"].rpartition("/")[2]

@@ -119,8 +119,8 @@ def get_counter_badge(call: Call, *, counter: DeclaredCounter, id: ReadId) -> An
 def get_tallies(call: Call, *, of: CountersAndIds) -> Answer[Values]:
     """Many numbers that anyone may read
 
-    1 to 100 numbers, in the order of the request; 0 where nothing was counted. If an entry cannot be read, it has an
-    `error`, and the other entries have their values. With long ids send fewer: URL and headers may have 10 KB.
+    1 to 100 numbers, in the order of the request; `start` or 0 where nothing was counted. If an entry cannot be read,
+    it has an `error`, and the other entries have their values. Send fewer long ids: URL and headers may have 10 KB.
     """
     resolved = {pair: _resolve_tally(call, *pair, must_be_public=True) for pair in of}
     ages_s = [one.counter.cache_s for one in resolved.values() if isinstance(one, Tally)]

@@ -76,7 +76,7 @@ class Command:
     examples: str = ""  # for the help
     json: bool = False  # the command has --json
     write_option: str | None = None
-    """The option with which a run writes and needs `--by` and `--why`; empty: every run writes; None: no run writes."""
+    """The option with which a run needs `--by` and `--why`; empty: every run needs both; None: no run needs them."""
     no_stack_option: str = ""
     """The option with which the command needs no stack; empty: no such option."""
     unknown_option_hint: str = ""

@@ -41,7 +41,7 @@ SUMMARIES_BY_PURPOSE = {
     },
     "Restore, and erase a user": {
         "restore": CommandSummary("restore", "restore tables to a point in time"),
-        "forget": CommandSummary("forget", "list a user's data; with --yes, erase it"),
+        "forget": CommandSummary("forget", "count a user's data; with --yes, erase it"),
     },
     "Run and deploy": {
         "init": CommandSummary("init", "write counters.py, app.py and cdk.json into a folder", needs_stack=False),

@@ -77,7 +77,7 @@ class CheckResult(NamedTuple):
 
 
 class Shortfalls(NamedTuple):
-    """The numbers that are lower than the receipts of some days prove, and these days."""
+    """The numbers that lack receipts of some days, and these days."""
 
     findings: list[Finding]
     days: Window

@@ -1,4 +1,4 @@
-"""The command `forget`: lists a user's data, and erases it. The history keeps only a digest of the user's name."""
+"""The command `forget`: counts a user's data, or erases it. The history keeps only a digest of the user's name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def forget(args: argparse.Namespace, stack: Stack) -> int:
-    """Prints the data of a user, and erases it with --yes. Returns 1 if something is left."""
+    """Prints how much data of a user there is; with --yes, erases the data. Returns 1 if something is left."""
     user = fields.user(args.user, "--user")
     traces: list[Trace] = []
     with progress_bar(forgetting.find_traces(stack.store, stack.counters, user), "page", "scanned") as pages:
@@ -105,5 +105,5 @@ FORGET = Command(
     lambda parser, counters: parser.add_argument("--user", metavar="ID", type=values.user_id, required=True,
                                                  help="the `sub` of the user's tokens"),
     _check_options, write_option="--yes",
-    examples="  tally forget --user 'auth0|7c20'               lists the data; with --yes, erases it\n",
+    examples="  tally forget --user 'auth0|7c20'               counts the data; with --yes, erases it\n",
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """The positions of the event source mappings in their streams, in a file of the data folder.
 
-The file lags by up to half a second, and a kill of `make dev` loses the last positions. A restart then replays some
-records, and stream consumers skip the records that they have applied.
+The file lags by up to half a second, and a kill of `make dev` loses the last positions. After a restart, the functions
+get some records a second time, and stream consumers skip the records that they have applied.
 """
 
 from __future__ import annotations

@@ -249,12 +249,13 @@ def test_a_log_may_be_gzipped_or_plain_and_its_malformed_lines_are_counted_separ
         assert log.page_visits() == {f"{SITE}/a": 3, f"{SITE}/b": 1, f"{SITE}/cgi-bin/imagemap/countdown70?285,291": 1}
 
 
-def test_sigterm_ends_the_demo_with_one_line_as_ctrl_c_does(serve: Serve, log: Path) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_end_the_demo_with_one_line(serve: Serve, log: Path, sent: signal.Signals) -> None:
     tally = serve(refuses_every=1)  # keeps the demo busy
     command = [sys.executable, "-m", "bench.demo", "--port", str(tally.port), "--log", str(log)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_for(lambda: tally.requests >= 20)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(sent)
     printed = process.communicate(timeout=PATIENCE_S)
     stopped = "tally: demo stopped; Tally keeps the visits that it has counted\n"
     assert (process.returncode, *printed) == (130, "", stopped)

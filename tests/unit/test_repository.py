@@ -50,12 +50,13 @@ def test_each_action_is_pinned_by_its_commit_except_two(path: Path) -> None:
 
 
 def test_only_a_job_that_publishes_may_get_an_identity_token_and_it_waits_for_the_tests() -> None:
-    jobs = read_yaml(GITHUB / "workflows/release.yml")["jobs"]
-    publishing = {name for name, job in jobs.items() if "id-token" in job.get("permissions", {})}
-    assert publishing == {"pypi", "npm"}
-    for name in publishing:
-        assert jobs[name]["environment"] == name
-        assert set(jobs[name]["needs"]) == {"test", "build"}
+    workflows = {path.name: read_yaml(path) for path in WORKFLOWS}
+    assert all(workflow["permissions"] == {"contents": "read"} for workflow in workflows.values()), "of the other jobs"
+    jobs = {(file, name): job for file, workflow in workflows.items() for name, job in workflow["jobs"].items()}
+    publishing = {place: job for place, job in jobs.items() if "id-token" in job.get("permissions", {})}
+    assert publishing.keys() == {("release.yml", "pypi"), ("release.yml", "npm")}
+    for (_, name), job in publishing.items():
+        assert (job["environment"], set(job["needs"])) == (name, {"test", "build"})
 
 
 def test_the_client_can_be_packed_without_the_cdk() -> None:

@@ -47,6 +47,8 @@ const nodeOs = () => !globalThis.document && globalThis.process?.getBuiltinModul
 const monotonicMs = () => (nodeOs() ? nodeOs().uptime() * 1000 : performance.now());
 
 const pauseMs = (fails) => Math.min(PAUSE_MS_MAX, 500 * 2 ** fails) * (0.5 + Math.random() / 2);
+// Returns for how many ms, at least, a busy server asks the client to pause.
+const retryAfterMs = ({ headers }) => Math.min(RETRY_AFTER_MS_MAX, 1000 * headers?.get("retry-after") || 0);
 const newKey = () => crypto.getRandomValues(new Uint8Array(16)).join("-");
 // A like is put or deleted: `present` is true or false. Other changes are increments.
 const isLike = ({ present }) => present != null;
@@ -142,17 +144,19 @@ const intoParts = (queries) => {
 };
 
 export class Tally extends EventTarget {
-  // The changes that wait, by the name of their item in the storage. `entry`: what the item has. `stored`: there is an
-  // item. `promise` and `done`: what a caller of this page waits for, and its resolve function. `why`, `status`: as in
-  // tally.d.ts. `fails`: failed attempts. `timer`: the change pauses. `busy`: a request is open. `began`: when this page
-  // first sent the change, by two clocks. `cleared`: the item was lost, so the client asks for the receipt. `outcome`:
-  // how the change ended. `isUnreadable`: the item cannot be read. `wasGone`: when the change was denied, its item was
-  // gone. `token`: the denied token. `asksAlone`: the receipt is asked for alone.
+  // The changes that this page knows, by the name of their item. `entry`: the change, which its item has as JSON: an
+  // `Entry` of tally.d.ts with `timed` (see #ageMs), and with `outcome` from the change's end until the item's removal.
+  // The rest is in the memory only. `stored`: there is an item. `isLost`: the item was lost, and is not stored again.
+  // `isUnreadable`: the item cannot be read. `promise`, `done`: what callers of this page wait for, and its resolve
+  // function. `why`, `status`: as in tally.d.ts. `token`: the denied token. `fails`: requests that did not settle the
+  // change. `timer`: the change pauses. `busy`: a request is open. `began`: when this page first sent the change, by
+  // two clocks. `asksAlone`: the client asks for this receipt alone. `outcome`: how the change ended.
   #states = new Map();
   // Two queues, because anonymous changes wait for no user and no token. A lane sends its `ready` changes before it
   // looks for other changes. `paused`, `why`: the timer and the reason of a pause. `fails`: pauses since the last
-  // success. `slow`: batches without an answer after LOCK_MS. `user`: who is signed in. `checks`: how often the client
+  // success. `slow`: open batches that are older than LOCK_MS. `user`: who is signed in. `checks`: how often the client
   // looked for a sign-in. `fresh`: asks for a fresh token. `reached`: /health answered a browser that seemed offline.
+  // `running`: #run has not ended. `runAgain`: there may be more to send since its last turn began.
   #anonymousLane = { ready: [], fails: 0, slow: 0 };
   #userLane = { ready: [], fails: 0, slow: 0, checks: 0 };
   #locklessBatches = 0;
@@ -396,7 +400,9 @@ export class Tally extends EventTarget {
 
   // Writes the item of a change. If the storage is full, and a caller waits on this page, removes the item's earlier
   // version, because the page's memory has the change. Returns false if the earlier version stays, which is wrong now.
+  // A lost change is not stored: another tab may have settled it, and some storages lose every item.
   #store(state) {
+    if (state.isLost) return true;
     const set = () => !!orUndefined(() => this.#setItem(state.name, toJson(state.entry)));
     if (set()) return (state.stored = true);
     if (state.stored && !(state.promise && orUndefined(() => (this.storage.removeItem(state.name), true)))) return false;
@@ -576,19 +582,19 @@ export class Tally extends EventTarget {
   // Calls `run` under the lock, so that one tab sends at a time. A second sender would only cost requests.
   async #withLock(name, run) {
     const locks = globalThis.navigator?.locks;
-    let ran;
-    if (locks && --this.#locklessBatches < 0) {
-      const cut = new AbortController();
-      const timer = setTimeout(() => cut.abort(), LOCK_MS);
-      const begin = () => {
-        clearTimeout(timer);
-        return (ran = run());
-      };
-      // The request for the lock fails after LOCK_MS, or at once in a sandboxed page, which may not use locks.
-      await locks.request(name, { signal: cut.signal }, begin).catch(() => (this.#locklessBatches = LOCKLESS_BATCHES));
+    if (!locks || this.#locklessBatches-- > 0) return run();
+    let result;
+    const cut = new AbortController();
+    const timer = setTimeout(() => cut.abort(), LOCK_MS);
+    const runLocked = () => {
       clearTimeout(timer);
-    }
-    return ran ?? run();
+      return (result = run());
+    };
+    // The request for the lock fails after LOCK_MS, or at once in a sandboxed page, which may not use locks.
+    const lock = locks.request(name, { signal: cut.signal }, runLocked);
+    await lock.catch(() => (this.#locklessBatches = LOCKLESS_BATCHES));
+    clearTimeout(timer);
+    return result ?? run();
   }
 
   // Sends the next changes of the lane, or asks for the receipts of old changes. Returns whether the lane had a change.
@@ -596,29 +602,30 @@ export class Tally extends EventTarget {
     // Another user may have signed in since the changes were read.
     lane.ready = lane.ready.filter(({ entry }) => entry.user === session.user);
     if (!lane.ready.length) lane.ready = this.#changesToSend(session.user);
-    const [first] = lane.ready;
-    let tries;
-    if (first && this.#isOld(first)) {
-      tries = [this.#askReceipts(lane, session, lane.ready.filter((state) => this.#isOld(state)))];
+    if (!lane.ready.length) return false;
+    let requests;
+    if (this.#asksFirst(lane.ready[0])) {
+      requests = [this.#askReceipts(lane, session, lane.ready.filter((state) => this.#asksFirst(state)))];
       lane.ready = [];
     } else {
-      const together = lane.ready.splice(0, lane.fails || lane.slow ? 1 : BATCH_CHANGES_MAX);
-      tries = together.map((state) => this.#attempt(lane, session, state));
+      const changes = lane.ready.splice(0, lane.fails || lane.slow ? 1 : BATCH_CHANGES_MAX);
+      requests = changes.map((state) => this.#attempt(lane, session, state));
     }
-    if (!tries.length) return false;
-    let late = 0;
-    const ended = Promise.all(tries).then((waits) => {
-      lane.slow -= late;
-      const longest = Math.max(...waits);
-      if (longest) this.#pause(lane, UNANSWERED, longest);
+    const ended = Promise.all(requests).then((answers) => {
+      const busy = answers.filter((answer) => answer && kindOf(answer) === "busy");
+      if (busy.length) this.#pause(lane, UNANSWERED, Math.max(...busy.map(retryAfterMs)));
       else if (!lane.paused) Object.assign(lane, { fails: 0, checks: 0, why: undefined });
-      if (late) this.#run(lane);
     });
-    // After LOCK_MS (`late`) the lane sends its next batch, so a slow answer delays only its own change.
     let timer;
-    const slow = new Promise((done) => (timer = setTimeout(() => done((lane.slow += late = 1)), LOCK_MS)));
-    await Promise.race([ended, slow]);
+    const isSlow = await Promise.race([ended, new Promise((done) => (timer = setTimeout(() => done(true), LOCK_MS)))]);
     clearTimeout(timer);
+    if (!isSlow) return true;
+    // The lane sends its next batch before this batch has ended, so a slow answer delays only its own change.
+    lane.slow++;
+    ended.then(() => {
+      lane.slow--;
+      this.#run(lane);
+    });
     return true;
   }
 
@@ -626,24 +633,23 @@ export class Tally extends EventTarget {
     return !outcome && !timer && !busy;
   }
 
-  // Returns the changes of a user to send now. Of several changes of one like, returns the oldest that may have been
-  // sent, or else the newest. Older changes of this like that were never sent are superseded.
+  // Returns the changes of a user to send now. The changes of one like are a queue. Its head is the oldest change that
+  // may have been sent, or else the newest. Older changes of the like that were never sent are superseded.
   #changesToSend(user) {
+    const waiting = [...this.#states.values()].filter(({ entry, outcome }) => !outcome && entry.user === user);
     const heads = new Map();
-    for (const state of this.#states.values()) {
-      if (state.outcome || state.entry.user !== user) continue;
-      const of = isLike(state.entry) ? this.#name({ ...state.entry, key: "" }) : state.name;
-      const other = heads.get(of) ?? state;
-      const [first, last] = other.entry.at <= state.entry.at ? [other, state] : [state, other];
-      if (first !== last) {
-        if (this.#stillWaits(first) && !first.entry.sent && !first.isUnreadable) this.#settle(first, { state: "superseded" });
-        if (!first.outcome) last.why = "earlier";
+    for (const state of waiting.sort((one, other) => one.entry.at - other.entry.at)) {
+      const queue = isLike(state.entry) ? this.#name({ ...state.entry, key: "" }) : state.name;
+      const earlier = heads.get(queue);
+      if (earlier && this.#stillWaits(earlier) && !earlier.entry.sent && !earlier.isUnreadable)
+        this.#settle(earlier, { state: "superseded" });
+      if (earlier && !earlier.outcome) state.why = "earlier";
+      else {
+        heads.set(queue, state);
+        if (state.why === "earlier") state.why = undefined;
       }
-      heads.set(of, first.outcome ? last : first);
     }
-    const changes = [...heads.values()];
-    for (const state of changes) if (state.why === "earlier") state.why = undefined;
-    const ready = changes.filter((state) => state.why !== DENIED && this.#isIdle(state));
+    const ready = [...heads.values()].filter((state) => state.why !== DENIED && this.#isIdle(state));
     return ready.sort((one, other) => (one.fails ?? 0) - (other.fails ?? 0));
   }
 
@@ -653,23 +659,25 @@ export class Tally extends EventTarget {
     const entry = this.#load(state.name);
     state.isUnreadable = entry === undefined;
     if (entry) this.#track(state.name, entry);
-    if (entry !== null) return !state.outcome;
-    // The storage was cleared, or another process has settled the change, and may have sent the change at any time
-    // since `at`. A change of this page stays in the page's memory.
-    state.stored = false;
-    state.entry = { ...state.entry, sent: state.entry.sent || state.entry.at };
-    // A user may have removed a change by `forget`, or have changed a like since. So the client asks for the receipt.
-    state.cleared = !!state.entry.user || isLike(state.entry);
-    if (!state.promise) {
-      state.outcome = { state: "forgotten" };
-      this.#states.delete(state.name);
-    }
+    if (entry === null) this.#handleLoss(state);
     return !state.outcome;
   }
 
-  // Returns whether the client asks for the receipt of a change before it sends the change.
-  #isOld(state) {
-    return state.cleared || (state.entry.sent && !this.#isYoungerThan(state, ASK_AFTER_MS));
+  // Handles a change whose item is gone: the storage was cleared, or another process has settled the change, and may
+  // have sent the change at any time since `at`. A change of this page's callers stays in the memory.
+  #handleLoss(state) {
+    state.stored = false;
+    state.isLost = true;
+    state.entry = { ...state.entry, sent: state.entry.sent || state.entry.at };
+    if (state.promise) return;
+    state.outcome = { state: "forgotten" };
+    this.#states.delete(state.name);
+  }
+
+  // Returns whether the client asks for the receipt of a change before it sends the change: the change may have been
+  // sent, and another tab may have settled and removed it, or the change was first sent long ago.
+  #asksFirst(state) {
+    return state.entry.sent && (state.isLost || !this.#isYoungerThan(state, ASK_AFTER_MS));
   }
 
   // Returns false, too, if the change seems to be sent later than now, because then a clock was set.
@@ -689,13 +697,13 @@ export class Tally extends EventTarget {
     return nodeOs() || passedMs < tickedMs || passedMs > SLEEP_MS_MAX ? tickedMs : passedMs;
   }
 
-  // Sends one change. Returns how many ms the lane has to wait; 0: the lane goes on.
+  // Sends one change. Returns the answer; undefined: the change was not sent.
   async #attempt(lane, session, state) {
-    if (!this.#stillWaits(state) || this.#isOld(state)) return 0;
+    if (!this.#stillWaits(state) || this.#asksFirst(state)) return;
     const before = state.entry;
     const secret = isAnonymousLike(before) && this.#secret();
     if (secret === undefined) return this.#delay(state, "storage");
-    if (secret === null) return this.#settle(state, { state: "forgotten" }), 0;
+    if (secret === null) return this.#settle(state, { state: "forgotten" });
     const first = before.sent ? {} : { sent: this.#now(), timed: this.#isClockKnown };
     if (!before.sent) state.began = { ticks: monotonicMs(), at: Date.now() };
     const entry = (state.entry = { ...before, ...first, tries: before.tries + 1 });
@@ -703,7 +711,7 @@ export class Tally extends EventTarget {
       state.entry = before;
       return this.#delay(state, "storage");
     }
-    const attempt = { sentBefore: before.sent, tries: entry.tries, stored: state.stored };
+    const wasStored = state.stored;
     state.busy = true;
     const answer = await this.#send(entry, session.token).catch(() => NO_ANSWER);
     state.busy = false;
@@ -715,38 +723,35 @@ export class Tally extends EventTarget {
       const replayed = headers.get("idempotency-replayed") === "true";
       this.#settle(state, { state: "counted", replayed, answer: body });
       this.#setServerTime(headers);
-    } else return this.#handleUnsettled(lane, session, state, answer, attempt);
-    return 0;
+    } else this.#handleUnsettled(lane, session, state, answer, wasStored, before);
+    return answer;
   }
 
-  // Handles an answer that does not settle the change. `attempt` has no `tries` if the answer is about a receipt.
-  // Returns how many ms the lane has to wait.
-  #handleUnsettled(lane, session, state, answer, attempt = { stored: state.stored }) {
-    const { status, headers } = answer;
+  // Handles an answer that does not settle the change. `wasStored`: there was an item when the request was sent.
+  // `before`: the entry before this attempt to send the change; undefined: the request asked for the receipt.
+  #handleUnsettled(lane, session, state, answer, wasStored, before) {
+    const { status } = answer;
     const kind = kindOf(answer);
-    if (state.outcome) return 0;
-    if (kind === DENIED) {
-      if (!this.#stillWaits(state)) return 0;
-      // The item was removed since the attempt, so another tab may have settled the change. The next turn asks for the
-      // receipt or sends the change again, as #stillWaits says. It tries this once: some storages lose every item.
-      if (attempt.stored && !state.stored && !state.wasGone) return (state.wasGone = true), 0;
-      // A denied attempt does not count as sent. If another tab has sent the change since, the change may have counted.
-      if (state.entry.tries === attempt.tries) {
-        state.entry = { ...state.entry, sent: attempt.sentBefore };
-        if (!attempt.sentBefore) state.began = undefined;
-        state.cleared || this.#store(state);
-      }
-      if (status === 401 && session.user && !session.fresh) {
-        lane.fresh = true;
-        lane.ready.unshift(state);
-      } else this.#deny(state, status, session.token);
-      return 0;
-    }
-    // A busy server pauses the lane for its retry-after. Without retry-after returns 1, and #pause chooses a longer time.
-    // Any other answer delays only this change.
-    if (kind !== "busy") return this.#delay(state, UNANSWERED, status);
-    this.#fail(state, UNANSWERED, status);
-    return Math.min(RETRY_AFTER_MS_MAX, Math.max(1, 1000 * headers?.get("retry-after") || 0));
+    // `forget` or another tab has ended the change since the request was sent.
+    if (state.outcome) return;
+    // A busy server also pauses the lane, in #sendBatch. Any other answer delays only this change.
+    if (kind === "busy") return this.#fail(state, UNANSWERED, status);
+    if (kind !== DENIED) return this.#delay(state, UNANSWERED, status);
+    if (!this.#stillWaits(state)) return;
+    // If another tab has removed the item since the request was sent, the next turn asks for the receipt.
+    if (wasStored && !state.stored) return;
+    if (before) this.#undoAttempt(state, before);
+    if (status !== 401 || !session.user || session.fresh) return this.#deny(state, status, session.token);
+    lane.fresh = true;
+    lane.ready.unshift(state);
+  }
+
+  // A denied attempt does not count as sent. If another tab has sent the change since, the change may have counted.
+  #undoAttempt(state, before) {
+    if (state.entry.tries !== before.tries + 1) return;
+    state.entry = { ...state.entry, sent: before.sent };
+    if (!before.sent) state.began = undefined;
+    this.#store(state);
   }
 
   #deny(state, status, token) {
@@ -777,7 +782,6 @@ export class Tally extends EventTarget {
       state.timer = undefined;
       this.#run(this.#lane(state.entry));
     }, pauseMs(state.fails));
-    return 0;
   }
 
   #send({ counter, id, key, amount, present, user }, token) {
@@ -789,10 +793,12 @@ export class Tally extends EventTarget {
     return this.#fetch(`${path}${user ? "mine" : "anonymous"}`, { method: present ? "PUT" : "DELETE", headers });
   }
 
-  // Asks for the receipts of changes that were sent long ago, as many as fit into one address.
-  async #askReceipts(lane, session, old) {
-    const of = operation(old[0].entry);
-    const alike = old[0].asksAlone ? [old[0]] : old.filter(({ entry, asksAlone }) => operation(entry) === of && !asksAlone);
+  // Asks for the receipts of the first of these changes, as many as fit into one address. Returns the answer.
+  async #askReceipts(lane, session, changes) {
+    const [first] = changes;
+    const of = operation(first.entry);
+    const isAlike = ({ entry, asksAlone }) => operation(entry) === of && !asksAlone;
+    const alike = first.asksAlone ? [first] : changes.filter(isAlike);
     const [part] = intoParts(alike.map(({ entry: { counter, id, key } }) => query({ target: `${counter}/${id}`, key })));
     const states = alike.slice(0, part.length);
     const path = `/receipts${session.user ? "/own" : ""}?of=${of}&${part.join("&")}`;
@@ -801,15 +807,13 @@ export class Tally extends EventTarget {
     const kind = kindOf(answer);
     const left = kind === "answer" ? await this.#settleByReceipts(states, answer).catch(() => states) : states;
     for (const state of states) state.busy = false;
-    if (!left.length) return 0;
-    // One receipt may be the cause, so the client asks for each receipt alone.
-    if (states.length > 1 && (kind === "refusal" || kind === "failed")) {
-      for (const state of states) state.asksAlone = true;
-      return 0;
-    }
+    // One receipt may be the cause of the answer, so the client asks for each receipt alone.
+    const mayAskAlone = states.length > 1 && (kind === "refusal" || kind === "failed");
+    if (mayAskAlone) for (const state of states) state.asksAlone = true;
     // Tally refuses to look for this receipt, so the client sends the change, and takes Tally's answer to the change.
-    if (kind === "refusal") return this.#allowResend(states[0]);
-    return Math.max(...left.map((state) => this.#handleUnsettled(lane, session, state, answer)));
+    else if (kind === "refusal") this.#allowResend(first);
+    else for (const state of left) this.#handleUnsettled(lane, session, state, answer, state.stored);
+    return answer;
   }
 
   // Settles the changes that have a receipt. Allows a change without a receipt to be sent again, or ends it in doubt.
@@ -837,12 +841,17 @@ export class Tally extends EventTarget {
     });
   }
 
-  // Lets a change be sent again. Ends a `cleared` change, which a user may have removed, or replaced by a later change.
+  // Lets a change without a receipt be sent again. If a user's change or a like was lost, its user may have removed it
+  // with `forget`, or replaced it by a later change. So this change ends.
   #allowResend(state) {
-    if (!this.#stillWaits(state)) return 0;
-    if (state.cleared) return this.#settle(state, { state: isLike(state.entry) ? "superseded" : "forgotten" }), 0;
+    const wasLost = state.isLost;
+    if (!this.#stillWaits(state)) return;
+    // If the item was removed since the client asked for the receipt, the next turn asks once more.
+    if (state.isLost !== wasLost) return;
+    if (wasLost && isLike(state.entry)) return this.#settle(state, { state: "superseded" });
+    if (wasLost && state.entry.user) return this.#settle(state, { state: "forgotten" });
     state.entry = { ...state.entry, sent: 0 };
-    return this.#store(state) ? 0 : this.#delay(state, "storage");
+    if (!this.#store(state)) this.#delay(state, "storage");
   }
 
   async #read(path, names, field, options) {
@@ -886,14 +895,14 @@ export class Tally extends EventTarget {
 
   // Stores in the server's time when a change was sent, because this machine's clock may be set later.
   #correctSent(state) {
-    const { entry, began, outcome, cleared, stored } = state;
+    const { entry, began, outcome, stored } = state;
     if (outcome || !entry.sent || (entry.timed && !began)) return;
     const sent = this.#now() - this.#ageMs(state);
     state.began = undefined;
     if (entry.timed && Math.abs(sent - entry.sent) < 2000) return;
     state.entry = { ...entry, sent, timed: true };
     // Another tab may have settled and removed the change.
-    cleared || (stored && this.#load(state.name) === null) || this.#store(state);
+    (stored && this.#load(state.name) === null) || this.#store(state);
   }
 
   // Returns a token of this user, and not of another user who has signed in since.

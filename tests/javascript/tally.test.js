@@ -334,18 +334,18 @@ for (const [failure, breakStorage] of Object.entries({
     assert.deepEqual(page.waiting(), []);
   });
 
-test("clearing the storage loses no increment, and reverts no later change of a like", async () => {
+test("clearing the storage loses no anonymous increment, and sends no signed increment and no like", async () => {
   const world = new World();
   const page = world.openTab(ANN);
   world.server.faults = () => requestLost;
-  const outcomes = Promise.all([page.increment("plays", "9f3a"), page.like("hearts", "article-1")]);
+  const changes = [page.increment("plays", "9f3a"), page.increment("plays", "c41d", { signed: true }), page.like("hearts", "article-1")];
   await world.runPending();
   world.shared.clear();
   world.server.faults = [];
-  const [increment, like] = await world.resultOf(outcomes);
-  assert.equal(increment.state, "counted");
-  assert.equal(like.state, "superseded");
-  assert.equal(world.server.counts.get("9f3a"), 1);
+  const outcomes = await world.resultOf(Promise.all(changes));
+  assert.deepEqual(outcomes.map(({ state }) => state), ["counted", "forgotten", "superseded"]);
+  assert.deepEqual([...world.server.counts], [["9f3a", 1]]);
+  assert.deepEqual([...world.server.likers], []);
 });
 
 test("one of three tabs sends at a time, so at most four requests are open, and each tab learns its outcomes", async () => {

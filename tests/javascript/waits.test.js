@@ -248,8 +248,8 @@ test("a caller who repeats the key of another tab's denied change learns that th
   assert.equal((await world.resultOf(outcome)).state, "denied");
 });
 
-/** Two tabs of a browser without locks send the same change. `deny` answers the first tab with 403. `count` counts the
- * change, and answers the second tab. */
+/** Two tabs of a browser without locks send the same change. `deny` answers a tab with 403: by default the first tab.
+ * `count` counts the change, and answers the second tab. */
 const sendFromTwoTabs = async () => {
   const world = new World();
   mock.method(console, "warn", () => {});
@@ -260,7 +260,8 @@ const sendFromTwoTabs = async () => {
   tabs[0].increment("plays", "9f3a", { key: KEY });
   await world.until(() => answers.length === 2);
   world.server.faults = [];
-  const [deny, count] = [() => answers[0](json(403, {})), () => answers[1](world.server.answer(world.server.sent[1]))];
+  const deny = (tab = 0) => answers[tab](json(403, {}));
+  const count = () => answers[1](world.server.answer(world.server.sent[1]));
   return { world, tabs, deny, count };
 };
 
@@ -275,6 +276,19 @@ test("a change that one tab was denied and another tab has sent is not sent afte
   const page = next.openTab();
   await next.until(() => !page.waiting().length);
   assert.equal(next.server.counts.get("9f3a"), 1);
+});
+
+test("a change that two tabs were denied is in doubt after two days, because a tab does not know the other tab's answer", async () => {
+  const { world, tabs, deny } = await sendFromTwoTabs();
+  for (const tab of [0, 1]) deny(tab);
+  await world.until(() => tabs.every((tab) => reasons(tab)[0] === "denied"));
+  const next = world.closeTabs();
+  next.moveClock(48 * HOUR_MS);
+  const page = next.openTab();
+  let end;
+  page.addEventListener("change", ({ detail: { outcome } }) => (end = outcome));
+  await next.until(() => !page.waiting().length);
+  assert.deepEqual([end, next.server.sent.length], [{ state: "doubt" }, 2]);
 });
 
 test("a tab does not store a denied change that another tab has counted and removed", async () => {
@@ -293,6 +307,7 @@ test("a tab does not store a denied change that another tab has counted and remo
   deny();
   await world.until(() => !tabs.some((tab) => tab.waiting().length));
   assert.deepEqual(ends.toSorted(), ["0 counted", "1 counted"]);
+  assert.equal(world.server.sent.filter(({ key }) => key === KEY).length, 2, "the denied tab asks only for the receipt");
   assert.equal(world.server.counts.get("9f3a"), 1);
 });
 
@@ -330,16 +345,43 @@ test("a tab does not store a change whose receipt is denied after another tab ha
   assert.equal(world.server.counts.get("9f3a"), 1);
 });
 
+for (const [ends, endIn, state, likers] of [
+  ["counts", (tab) => tab.retry(), "counted", ["hearts/article-1/ann"]],
+  ["forgets", (tab) => tab.forget("ann"), "superseded", []],
+])
+  test(`if another tab ${ends} a like after a page has asked for its receipt, the like is ${state} on the page`, async () => {
+    const world = new World();
+    delete world.navigator.locks;
+    world.server.faults = () => requestLost;
+    const [page, otherTab] = [world.openTab(ANN), world.openTab(ANN)];
+    const outcome = page.like("hearts", "article-1");
+    await world.until(() => world.server.sent.length > 2);
+    // The events of the storage reach no tab in this test, as if they came late.
+    for (const tab of [page, otherTab]) tab.storage.listeners.length = 0;
+    world.moveClock(2 * HOUR_MS);
+    // Tally has no receipt. Before the page's request to /health ends, the other tab settles the change.
+    let endRequest;
+    world.server.faults = ({ path }) =>
+      path === "/health" && !endRequest && ((request, server) => new Promise((end) => (endRequest = () => end(server.answer(request)))));
+    page.retry();
+    await world.until(() => endRequest);
+    endIn(otherTab);
+    await world.until(() => !world.shared.entries.length);
+    endRequest();
+    assert.equal((await world.resultOf(outcome)).state, state);
+    assert.deepEqual([...world.server.likers], likers);
+  });
+
 test("a denied change is not sent without a pause if the storage keeps nothing", async () => {
   const world = new World();
   mock.method(console, "warn", () => {});
   // After ten requests the test fails and does not hang.
-  world.server.faults = () => (world.server.sent.length > 10 ? neverAnswers : gatewayAnswer(403));
+  world.server.faults = ({ method }) => (world.server.requests.length > 10 ? neverAnswers : method !== "GET" && gatewayAnswer(403));
   const storage = Object.assign(world.shared.openView(), { setItem: () => {} });
   const page = new Tally({ api: API, storage });
-  // The client cannot tell this storage from an item that another tab removed, so it sends the change once more.
+  // The client cannot tell this storage from an item that another tab removed, so it first asks for the receipt.
   assert.equal((await world.resultOf(page.increment("plays", "9f3a"))).state, "denied");
-  assert.equal(world.server.sent.length, 2);
+  assert.deepEqual(world.server.requests.map(({ path }) => path.split("/")[1]), ["receipts", "health", "counters"]);
 });
 
 test("a later change of a like does not wait for a denied change of this like", async () => {

@@ -13,20 +13,17 @@ AsOf = Annotated[
     int | None,
     {
         "minimum": 0,
-        "description": "Seconds since 1970. The number has every change before this time. Null: not known yet.",
+        "description": "Seconds since 1970. The number has every change before this time. Null: unknown.",
     },
 ]
 PeriodName = Annotated[str, {"description": "Of a counter with periods: the period, such as `2026-11`."}]
 WhenVisible = Annotated[
     Literal["now", "soon"],
-    {"description": "When reads show the change: `now`, or `soon`, which is within seconds. It counts either way."},
+    {"description": "Reads show the change `now`, or `soon`: within seconds. It counts either way."},
 ]
 NewValue = Annotated[
     int,
-    {
-        "description": "With `?value=true`, of a change that is visible now: the number, read strongly consistently"
-        " right after the change."
-    },
+    {"description": "With `?value=true`, if visible now: the number after the change, strongly consistent."},
 ]
 
 

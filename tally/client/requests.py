@@ -18,12 +18,12 @@ class Counted(TypedDict):
     counter: str
     id: str
     counted: Literal[True]
-    visible: Literal["now", "soon"]
-    period: NotRequired[str]
-    number: NotRequired[int]
-    last: NotRequired[bool]
-    over: NotRequired[Literal[True]]
-    value: NotRequired[int]
+    visible: Literal["now", "soon"]  # Reads show the change `now`, or `soon`: within seconds. It counts either way.
+    period: NotRequired[str]  # Of a counter with periods: the period, such as `2026-11`.
+    number: NotRequired[int]  # Of a numbered counter: the number that this change took, and no other change.
+    last: NotRequired[bool]  # Of a numbered counter: whether `number` is the last one.
+    over: NotRequired[Literal[True]]  # The change is beyond the limit: it counts as `used`, within the `debt`.
+    value: NotRequired[int]  # With `?value=true`, if visible now: the number after the change, strongly consistent.
     replayed: bool
 
 
@@ -32,9 +32,9 @@ class Visitor(TypedDict):
 
     counter: str
     id: str
-    period: str
+    period: str  # Of a counter with periods: the period, such as `2026-11`.
     new: bool
-    visible: Literal["now", "soon"]
+    visible: Literal["now", "soon"]  # Reads show the change `now`, or `soon`: within seconds. It counts either way.
 
 
 class NewState(TypedDict):
@@ -43,7 +43,7 @@ class NewState(TypedDict):
     counter: str
     id: str
     value: int
-    version: int
+    version: int  # Every change increments the version. In quotes, it is the `ETag`.
     replayed: bool
 
 
@@ -63,7 +63,7 @@ class Changed(TypedDict):
     counted: Literal[True]
     changes: int
     tallies: int
-    visible: Literal["now", "soon"]
+    visible: Literal["now", "soon"]  # Reads show the change `now`, or `soon`: within seconds. It counts either way.
     replayed: bool
 
 
@@ -72,38 +72,36 @@ class Voided(TypedDict):
 
     counter: str
     id: str
-    period: NotRequired[str]
-    amount: int
+    period: NotRequired[str]  # Of a counter with periods: the period, such as `2026-11`.
+    amount: int  # The amount that the change had added, and that the void takes back.
     changed: bool
-    visible: Literal["now", "soon"]
+    visible: Literal["now", "soon"]  # Reads show the change `now`, or `soon`: within seconds. It counts either way.
 
 
 class AllVoided(TypedDict):
     """All changes under the key are taken back. `tallies`: how many numbers the changes had moved. `changed`: false
-    if an earlier request had taken the changes back.
-    """
+    if an earlier request had taken the changes back."""
 
     tallies: int
     changed: bool
-    visible: Literal["now", "soon"]
+    visible: Literal["now", "soon"]  # Reads show the change `now`, or `soon`: within seconds. It counts either way.
 
 
 class Value(TypedDict):
     """A number. If it can be set, it has a version. If its changes are visible soon, it has `as_of`. With a ceiling
-    or a floor, it has a `limit`, and how much is `left`.
-    """
+    or a floor, it has a `limit`, and how much is `left`."""
 
     counter: str
     id: str
     value: int
-    period: NotRequired[str]
-    version: NotRequired[int]
-    as_of: NotRequired[int | None]
-    about: NotRequired[Literal[True]]
-    limit: NotRequired[int]
-    left: NotRequired[int]
-    over: NotRequired[Literal[True]]
-    resets_at: NotRequired[int]
+    period: NotRequired[str]  # Of a counter with periods: the period, such as `2026-11`.
+    version: NotRequired[int]  # Every change increments the version. In quotes, it is the `ETag`.
+    as_of: NotRequired[int | None]  # Seconds since 1970. The number has every change before this time. Null: unknown.
+    about: NotRequired[Literal[True]]  # Of a counter of items without heartbeats: `as_of` is approximate.
+    limit: NotRequired[int]  # The present ceiling of this id, or its floor if it has no ceiling.
+    left: NotRequired[int]  # The amount that still fits up to `limit`. Below 0: how far the number is beyond `limit`.
+    over: NotRequired[Literal[True]]  # The number is beyond `limit`: `left` says how far.
+    resets_at: NotRequired[int]  # Of a counter with periods: when the period ends, in seconds since 1970.
 
 
 class Unreadable(TypedDict):
@@ -128,8 +126,8 @@ class ChangedChild(TypedDict):
     child: str
     present: bool
     changed: bool
-    visible: Literal["now", "soon"]
-    value: NotRequired[int]
+    visible: Literal["now", "soon"]  # Reads show the change `now`, or `soon`: within seconds. It counts either way.
+    value: NotRequired[int]  # With `?value=true`, if visible now: the number after the change, strongly consistent.
     replayed: bool
 
 
@@ -146,20 +144,19 @@ class Listed(TypedDict):
     """One child, by its name. `since`: when the child was put."""
 
     child: str
-    since: int | None
+    since: int | None  # Seconds since 1970. Null: Tally did not put the child.
 
 
 class ListedAnonymous(TypedDict):
     """A child without a user: a browser whose user is not signed in. `since`: the start of the day (UTC) of the put."""
 
     anonymous: Literal[True]
-    since: int | None
+    since: int | None  # Seconds since 1970. Null: Tally did not put the child.
 
 
 class Children(TypedDict):
     """A page of the children, in the order of their percent-encoded names. Children without a user come first.
-    `cursor` is null on the last page.
-    """
+    `cursor` is null on the last page."""
 
     counter: str
     id: str
@@ -180,8 +177,8 @@ class ChangedAnonymous(TypedDict):
     id: str
     present: bool
     changed: bool
-    visible: Literal["now", "soon"]
-    value: NotRequired[int]
+    visible: Literal["now", "soon"]  # Reads show the change `now`, or `soon`: within seconds. It counts either way.
+    value: NotRequired[int]  # With `?value=true`, if visible now: the number after the change, strongly consistent.
     replayed: bool
 
 
@@ -213,10 +210,10 @@ class Held(TypedDict):
 
     counter: str
     id: str
-    period: NotRequired[str]
+    period: NotRequired[str]  # Of a counter with periods: the period, such as `2026-11`.
     hold: str
     amount: int
-    expires_at: int
+    expires_at: int  # Seconds since 1970.
     state: Literal["held", "committed", "released", "expired", "voided"]
     replayed: bool
 
@@ -228,7 +225,7 @@ class Settled(TypedDict):
     id: str
     hold: str
     state: Literal["committed", "released", "voided"]
-    amount: NotRequired[int]
+    amount: NotRequired[int]  # The whole amount that a commit took, or that a void gave back.
     changed: bool
 
 
@@ -237,7 +234,7 @@ class Post(TypedDict):
 
     id: str
     author: str
-    created_at: int
+    created_at: int  # Seconds since 1970.
     revision: int
     likes: int
     body: str
@@ -255,7 +252,7 @@ class Visited(TypedDict):
     """A visit was counted. The answer does not repeat the URL, so that the receipt stores it only once."""
 
     counted: Literal[True]
-    visible: Literal["now", "soon"]
+    visible: Literal["now", "soon"]  # Reads show the change `now`, or `soon`: within seconds. It counts either way.
     replayed: bool
 
 
@@ -266,8 +263,8 @@ class Visits(TypedDict):
     id: str
     value: int
     bots: int
-    visitors: NotRequired[int]
-    as_of: int | None
+    visitors: NotRequired[int]  # Distinct visitors of today, in UTC, if they are counted.
+    as_of: int | None  # Seconds since 1970. The number has every change before this time. Null: unknown.
 
 
 class Receipt(TypedDict):
@@ -292,8 +289,8 @@ class Receipt(TypedDict):
     target: str
     key: str
     state: Literal["counted", "unknown"]
-    voided: NotRequired[Literal[True]]
-    answer: NotRequired[dict[str, Any]]
+    voided: NotRequired[Literal[True]]  # The change was counted, and a void took it back.
+    answer: NotRequired[dict[str, Any]]  # The first answer, without a child's name.
 
 
 class Receipts(TypedDict):
@@ -309,10 +306,10 @@ Point = TypedDict("Point", {"from": int, "value": int})
 class RepairOfSeries(TypedDict):
     """A repair, which is in no hour or day of `series`, because it is not traffic."""
 
-    at: int
+    at: int  # Seconds since 1970.
     value: int
-    how: str
-    added: int
+    how: str  # The repair's proof: `ledger` (drift), `recount` (of children), or `rebuild`.
+    added: int  # The part of `value` that is in no series: older than `since`, or of lost stream records.
 
 
 class Series(TypedDict):
@@ -322,10 +319,10 @@ class Series(TypedDict):
     id: str
     by: Literal["hour", "day"]
     series: list[Point]
-    imports: list[Point]
+    imports: list[Point]  # Imported rows by day, in UTC. They are not traffic, and in no hour or day of `series`.
     repairs: list[RepairOfSeries]
-    since: int | None
-    as_of: int | None
+    since: int | None  # When the series begin, in seconds since 1970. Null: no series.
+    as_of: int | None  # Seconds since 1970. The number has every change before this time. Null: unknown.
 
 
 class TopEntry(TypedDict):
@@ -340,10 +337,10 @@ class Top(TypedDict):
 
     counter: str
     by: Literal["hour", "day", "month"]
-    span: str | None
+    span: str | None  # The hour, day or month, in UTC. Null: no hour is summed up yet.
     top: list[TopEntry]
-    error_max: int
-    as_of: int | None
+    error_max: int  # The most by which a value may be too low or too high.
+    as_of: int | None  # Seconds since 1970. The number has every change before this time. Null: unknown.
 
 
 class Drifting(TypedDict):
@@ -351,10 +348,10 @@ class Drifting(TypedDict):
 
     counter: str
     id: str
-    period: NotRequired[str]
+    period: NotRequired[str]  # Of a counter with periods: the period, such as `2026-11`.
     drift: int
-    since: int
-    confirmed: bool
+    since: int  # Seconds since 1970.
+    confirmed: bool  # A part of the drift has lasted for five judged minutes. A repair takes this part back.
 
 
 class Drifts(TypedDict):
@@ -368,7 +365,7 @@ class Imported(TypedDict):
     """How much of a number was imported."""
 
     amount: int
-    as_of: int
+    as_of: int  # Seconds since 1970. Later imports are not in `amount`.
 
 
 class Shard(TypedDict):
@@ -382,14 +379,14 @@ class Drift(TypedDict):
     """The drift of one number, as in `GET /drift`."""
 
     drift: int
-    since: int
+    since: int  # Seconds since 1970.
     confirmed: bool
 
 
 class Repair(TypedDict):
     """One repair. `how`: the proof of its amount, as `ledger` (drift), `recount` (of children) or `rebuild`."""
 
-    at: int
+    at: int  # Seconds since 1970.
     amount: int
     how: str
     who: str
@@ -398,17 +395,16 @@ class Repair(TypedDict):
 
 class Details(TypedDict):
     """One number. `drift` is null if the number does not drift. `imported` is null until Tally has summed up the
-    first hour, and for a counter with periods.
-    """
+    first hour, and for a counter with periods."""
 
     counter: str
     id: str
-    period: NotRequired[str]
+    period: NotRequired[str]  # Of a counter with periods: the period, such as `2026-11`.
     value: int
     imported: Imported | None
     shards: list[Shard]
     drift: Drift | None
-    judged_up_to: int | None
+    judged_up_to: int | None  # Seconds since 1970. Tally has judged every earlier minute. Null: none is judged.
     repairs: list[Repair]
 
 
@@ -424,8 +420,7 @@ class Part(TypedDict):
 class Declared(TypedDict):
     """One counter, with the fields of its declaration. `public`: anyone may read it. `listed`: anyone may list its
     ids. `counts`: what moves its numbers. The ids of `pages` and `page visitors` are URLs. `items` are of a
-    team's table.
-    """
+    team's table."""
 
     name: str
     visible: Literal["now", "soon"]
@@ -433,10 +428,10 @@ class Declared(TypedDict):
     public: bool
     listed: bool
     counts: Literal["changes", "children", "pages", "page visitors", "visitors", "items"]
-    watched: str | None
+    watched: str | None  # The team's attribute that Tally checks, and whose drift it reports. Null: no attribute.
     retired: bool
     numbered: bool
-    notifies: bool
+    notifies: bool  # Whether it has thresholds, and so makes events.
     max_shards: int
     delta: int | None
     start: int
@@ -451,11 +446,11 @@ class Declared(TypedDict):
 class Status(TypedDict):
     """The health of the stack. `at`: when it was checked. `where`: the options with which `tally` finds this stack."""
 
-    well: bool | None
+    well: bool | None  # True: each part is ok. False: a part is wrong. Null: a part is unknown, and none is wrong.
     parts: list[Part]
-    at: int
-    as_of: int | None
-    judged_up_to: int | None
+    at: int  # Seconds since 1970.
+    as_of: int | None  # Seconds since 1970. The number has every change before this time. Null: unknown.
+    judged_up_to: int | None  # Seconds since 1970. Tally has judged every earlier minute. Null: none is judged.
     stack: str
     stage: str
     where: str
@@ -465,20 +460,20 @@ class Status(TypedDict):
 class Crossed(TypedDict):
     """A threshold event, as the bus gets it. `by`: what changed the number. `sent`: whether the bus has the event."""
 
-    event: str
+    event: str  # The id of the event. Each copy of the event has the same id.
     counter: str
     id: str
-    period: NotRequired[str]
+    period: NotRequired[str]  # Of a counter with periods: the period, such as `2026-11`.
     threshold: int
-    percent: NotRequired[int]
+    percent: NotRequired[int]  # Of `limit`, the ceiling, if the threshold is a percentage.
     limit: NotRequired[int]
-    every: NotRequired[int]
+    every: NotRequired[int]  # The threshold is a multiple of this.
     direction: Literal["up", "down"]
     value: int
-    before: NotRequired[int]
+    before: NotRequired[int]  # The number before the change; left out for a sum of shards.
     by: NotRequired[Literal["change", "edit", "limit", "removal", "repair"]]
-    at: int
-    sequence: str
+    at: int  # Seconds since 1970.
+    sequence: str  # Sorts the events of one number.
     sent: bool
 
 
@@ -493,7 +488,7 @@ class Health(TypedDict):
 
     status: Literal["ok"]
     version: str
-    receipts_live_s: dict[str, int]
+    receipts_live_s: dict[str, int]  # For how many seconds at least Tally recognises a key, by counter.
 
 
 def increment(
@@ -521,8 +516,7 @@ def set_counter(
     counter: str, id: str, value: int, version: int, *, idempotency_key: str | None = None, caller: str | None = None
 ) -> Request[NewState]:
     """Set a counter that has not changed. Raises NotFoundError, LimitReachedError, CounterRetiredError,
-    PreconditionFailedError, PreconditionRequiredError.
-    """
+    PreconditionFailedError, PreconditionRequiredError."""
     return Request.of("increments", "set_counter", locals())
 
 
@@ -630,8 +624,7 @@ def delete_mine(
     counter: str, id: str, *, value: bool | None = None, idempotency_key: str | None = None, caller: str | None = None
 ) -> Request[ChangedChild]:
     """Stop counting yourself, as with an unlike. Raises NotFoundError, CounterRetiredError, ParentRemovedError,
-    ForbiddenError.
-    """
+    ForbiddenError."""
     return Request.of("children", "delete_mine", locals())
 
 
@@ -655,8 +648,7 @@ def put_anonymous(
     caller: str | None = None,
 ) -> Request[ChangedAnonymous]:
     """Count a browser without sign-in. Raises NotFoundError, CounterRetiredError, ParentRemovedError,
-    ForbiddenError.
-    """
+    ForbiddenError."""
     return Request.of("children", "put_anonymous", locals())
 
 
@@ -670,8 +662,7 @@ def delete_anonymous(
     caller: str | None = None,
 ) -> Request[ChangedAnonymous]:
     """Stop counting a browser without sign-in. Raises NotFoundError, CounterRetiredError, ParentRemovedError,
-    ForbiddenError.
-    """
+    ForbiddenError."""
     return Request.of("children", "delete_anonymous", locals())
 
 
@@ -708,8 +699,7 @@ def change_hold(
     caller: str | None = None,
 ) -> Request[Held]:
     """Change the amount of a hold, or its time. Raises NotFoundError, HoldSettledError, LimitReachedError,
-    CounterRetiredError.
-    """
+    CounterRetiredError."""
     return Request.of("holds", "change_hold", locals())
 
 
@@ -717,8 +707,7 @@ def commit_hold(
     counter: str, id: str, hold: str, *, amount: int | None = None, caller: str | None = None
 ) -> Request[Settled]:
     """Commit a hold, at the held amount or at the used amount. Raises NotFoundError, HoldSettledError,
-    LimitReachedError.
-    """
+    LimitReachedError."""
     return Request.of("holds", "commit_hold", locals())
 
 
@@ -830,8 +819,7 @@ def get_drift(*, limit: int | None = None, cursor: str | None = None, caller: st
 
 def get_details(counter: str, id: str, *, period: str | None = None, caller: str | None = None) -> Request[Details]:
     """One number: its shards, its drift, who repaired it, and how much of it was imported. Raises NotFoundError,
-    NotCountedError.
-    """
+    NotCountedError."""
     return Request.of("drift", "get_details", locals())
 
 

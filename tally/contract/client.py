@@ -71,8 +71,17 @@ def _answer_class(kind: Any, *, has_replayed: bool) -> str:
     if any(keyword.iskeyword(name) for name in members):  # a class cannot declare a member `from`
         listed = ", ".join(f'"{name}": {hint}' for name, hint in members.items())
         return f'{kind.__name__} = TypedDict("{kind.__name__}", {{{listed}}})\n"""{about}"""\n'
-    body = "\n".join(f"{name}: {hint}" for name, hint in members.items())
+    abouts = {name: f"  # {description}" for name, hint in hints.items() if (description := description_of(hint))}
+    body = "\n".join(f"{name}: {hint}{abouts.get(name, '')}" for name, hint in members.items())
     return f"class {kind.__name__}(TypedDict):\n{_docstring(about)}\n\n{textwrap.indent(body, '    ')}\n"
+
+
+def description_of(hint: Any) -> str:
+    """Returns the description in the annotation of an answer's member; "": no description."""
+    if typing.get_origin(hint) is NotRequired:
+        [hint] = typing.get_args(hint)
+    facts = typing.get_args(hint)[1:] if typing.get_origin(hint) is Annotated else ()
+    return next((fact["description"] for fact in facts if isinstance(fact, dict) and "description" in fact), "")
 
 
 def _hint(hint: Any) -> str:
@@ -100,11 +109,16 @@ def _function(operation: Operation) -> str:
     arguments += ["idempotency_key: str | None = None"] if operation.leaves_receipt else []
     arguments += ["caller: str | None = None"]
     raised = ", ".join(error.__name__ for error in operation.raises)
-    description = f"{operation.summary}." + (f" Raises {raised}." if raised else "")
+    description = sentence(operation.summary) + (f" Raises {raised}." if raised else "")
     return (
         f"def {operation.name}({', '.join(arguments)}) -> Request[{_hint(operation.answer)}]:\n"
         f'{_docstring(description)}\n    return Request.of("{operation.module}", "{operation.name}", locals())\n'
     )
+
+
+def sentence(summary: str) -> str:
+    """Returns an operation's summary with a full stop. A question has its mark."""
+    return summary if summary.endswith("?") else f"{summary}."
 
 
 def argument_type(operation: Operation, field: Field, *, texts: str, objects: str) -> str:
@@ -125,6 +139,4 @@ _python_argument_type = partial(argument_type, texts="Iterable[str]", objects="I
 
 def _docstring(text: str) -> str:
     lines = textwrap.wrap(" ".join(text.split()), 110)
-    if len(lines) == 1:
-        return f'    """{lines[0]}"""'
-    return "\n".join([f'    """{lines[0]}', *(f"    {line}" for line in lines[1:]), '    """'])
+    return textwrap.indent('"""' + "\n".join(lines) + '"""', "    ")

@@ -20,7 +20,7 @@ from tally.counter import AMOUNT_MAX, NAME_PATTERN
 from tally.ids import ID_PATTERN
 
 from ..api.operation import Operation
-from .client import argument_type, client_operations, typed_dicts_in
+from .client import argument_type, client_operations, description_of, sentence, typed_dicts_in
 
 _HEAD = "// `make generate` writes this file from the operations: do not edit it.\n\n"
 _JAVASCRIPT_TYPES = {"str": "string", "int": "number", "bool": "boolean", "NoneType": "null"}
@@ -65,10 +65,15 @@ def _pattern(pattern: re.Pattern[str], shortest: int, longest: int) -> str:
 def _interface(answer: Any) -> str:
     """Returns the TypeScript interface of an answer."""
     members = "".join(
-        f"  {name}{'?' if typing.get_origin(hint) is NotRequired else ''}: {_type(hint)};\n"
-        for name, hint in typing.get_type_hints(answer, include_extras=True).items()
+        f"  {_member(name, hint)};\n" for name, hint in typing.get_type_hints(answer, include_extras=True).items()
     )
     return f"{_jsdoc(inspect.getdoc(answer) or '', '')}export interface {answer.__name__} {{\n{members}}}\n"
+
+
+def _member(name: str, hint: Any) -> str:
+    about = description_of(hint)
+    optional = "?" if typing.get_origin(hint) is NotRequired else ""
+    return (f"/** {about} */ " if about else "") + f"{name}{optional}: {_type(hint)}"
 
 
 def _method(operation: Operation) -> str:
@@ -80,7 +85,7 @@ def _method(operation: Operation) -> str:
     fields += "    idempotency_key?: string;\n" if operation.leaves_receipt else ""
     answer = _type(operation.answer) + (" & Replayed" if operation.leaves_receipt else "")
     raised = ", ".join(error.slug for error in operation.raises)
-    about = _jsdoc(f"{operation.summary}." + (f" Refused as {raised}." if raised else ""), "  ")
+    about = _jsdoc(sentence(operation.summary) + (f" Refused as {raised}." if raised else ""), "  ")
     return f"{about}  {operation.name}(fields: {{\n{fields}    caller?: string;\n  }}): Promise<{answer}>;\n"
 
 

@@ -5,21 +5,21 @@ export interface Counted {
   counter: string;
   id: string;
   counted: true;
-  visible: "now" | "soon";
-  period?: string;
-  number?: number;
-  last?: boolean;
-  over?: true;
-  value?: number;
+  /** Reads show the change `now`, or `soon`: within seconds. It counts either way. */ visible: "now" | "soon";
+  /** Of a counter with periods: the period, such as `2026-11`. */ period?: string;
+  /** Of a numbered counter: the number that this change took, and no other change. */ number?: number;
+  /** Of a numbered counter: whether `number` is the last one. */ last?: boolean;
+  /** The change is beyond the limit: it counts as `used`, within the `debt`. */ over?: true;
+  /** With `?value=true`, if visible now: the number after the change, strongly consistent. */ value?: number;
 }
 
 /** The visitor is counted in this period. `new`: false if an earlier visit in the period counted. */
 export interface Visitor {
   counter: string;
   id: string;
-  period: string;
+  /** Of a counter with periods: the period, such as `2026-11`. */ period: string;
   new: boolean;
-  visible: "now" | "soon";
+  /** Reads show the change `now`, or `soon`: within seconds. It counts either way. */ visible: "now" | "soon";
 }
 
 /** The value was set. */
@@ -27,7 +27,7 @@ export interface NewState {
   counter: string;
   id: string;
   value: number;
-  version: number;
+  /** Every change increments the version. In quotes, it is the `ETag`. */ version: number;
 }
 
 /** The limit of one id. `override`: false for the declared limit, which may change with a deploy. */
@@ -43,24 +43,24 @@ export interface Changed {
   counted: true;
   changes: number;
   tallies: number;
-  visible: "now" | "soon";
+  /** Reads show the change `now`, or `soon`: within seconds. It counts either way. */ visible: "now" | "soon";
 }
 
 /** The change is taken back. `changed`: false if an earlier request had taken the change back. */
 export interface Voided {
   counter: string;
   id: string;
-  period?: string;
-  amount: number;
+  /** Of a counter with periods: the period, such as `2026-11`. */ period?: string;
+  /** The amount that the change had added, and that the void takes back. */ amount: number;
   changed: boolean;
-  visible: "now" | "soon";
+  /** Reads show the change `now`, or `soon`: within seconds. It counts either way. */ visible: "now" | "soon";
 }
 
 /** All changes under the key are taken back. `tallies`: how many numbers the changes had moved. `changed`: false if an earlier request had taken the changes back. */
 export interface AllVoided {
   tallies: number;
   changed: boolean;
-  visible: "now" | "soon";
+  /** Reads show the change `now`, or `soon`: within seconds. It counts either way. */ visible: "now" | "soon";
 }
 
 /** A number. If it can be set, it has a version. If its changes are visible soon, it has `as_of`. With a ceiling or a floor, it has a `limit`, and how much is `left`. */
@@ -68,14 +68,14 @@ export interface Value {
   counter: string;
   id: string;
   value: number;
-  period?: string;
-  version?: number;
-  as_of?: number | null;
-  about?: true;
-  limit?: number;
-  left?: number;
-  over?: true;
-  resets_at?: number;
+  /** Of a counter with periods: the period, such as `2026-11`. */ period?: string;
+  /** Every change increments the version. In quotes, it is the `ETag`. */ version?: number;
+  /** Seconds since 1970. The number has every change before this time. Null: unknown. */ as_of?: number | null;
+  /** Of a counter of items without heartbeats: `as_of` is approximate. */ about?: true;
+  /** The present ceiling of this id, or its floor if it has no ceiling. */ limit?: number;
+  /** The amount that still fits up to `limit`. Below 0: how far the number is beyond `limit`. */ left?: number;
+  /** The number is beyond `limit`: `left` says how far. */ over?: true;
+  /** Of a counter with periods: when the period ends, in seconds since 1970. */ resets_at?: number;
 }
 
 /** A number that cannot be read, and why. */
@@ -97,8 +97,8 @@ export interface ChangedChild {
   child: string;
   present: boolean;
   changed: boolean;
-  visible: "now" | "soon";
-  value?: number;
+  /** Reads show the change `now`, or `soon`: within seconds. It counts either way. */ visible: "now" | "soon";
+  /** With `?value=true`, if visible now: the number after the change, strongly consistent. */ value?: number;
 }
 
 /** Whether the child is present, and so counts. */
@@ -112,13 +112,13 @@ export interface Child {
 /** One child, by its name. `since`: when the child was put. */
 export interface Listed {
   child: string;
-  since: number | null;
+  /** Seconds since 1970. Null: Tally did not put the child. */ since: number | null;
 }
 
 /** A child without a user: a browser whose user is not signed in. `since`: the start of the day (UTC) of the put. */
 export interface ListedAnonymous {
   anonymous: true;
-  since: number | null;
+  /** Seconds since 1970. Null: Tally did not put the child. */ since: number | null;
 }
 
 /** A page of the children, in the order of their percent-encoded names. Children without a user come first. `cursor` is null on the last page. */
@@ -140,8 +140,8 @@ export interface ChangedAnonymous {
   id: string;
   present: boolean;
   changed: boolean;
-  visible: "now" | "soon";
-  value?: number;
+  /** Reads show the change `now`, or `soon`: within seconds. It counts either way. */ visible: "now" | "soon";
+  /** With `?value=true`, if visible now: the number after the change, strongly consistent. */ value?: number;
 }
 
 /** Whether this browser is counted. */
@@ -168,10 +168,10 @@ export interface Removed {
 export interface Held {
   counter: string;
   id: string;
-  period?: string;
+  /** Of a counter with periods: the period, such as `2026-11`. */ period?: string;
   hold: string;
   amount: number;
-  expires_at: number;
+  /** Seconds since 1970. */ expires_at: number;
   state: "held" | "committed" | "released" | "expired" | "voided";
 }
 
@@ -181,7 +181,7 @@ export interface Settled {
   id: string;
   hold: string;
   state: "committed" | "released" | "voided";
-  amount?: number;
+  /** The whole amount that a commit took, or that a void gave back. */ amount?: number;
   changed: boolean;
 }
 
@@ -189,7 +189,7 @@ export interface Settled {
 export interface Post {
   id: string;
   author: string;
-  created_at: number;
+  /** Seconds since 1970. */ created_at: number;
   revision: number;
   likes: number;
   body: string;
@@ -205,7 +205,7 @@ export interface RemovedPost {
 /** A visit was counted. The answer does not repeat the URL, so that the receipt stores it only once. */
 export interface Visited {
   counted: true;
-  visible: "now" | "soon";
+  /** Reads show the change `now`, or `soon`: within seconds. It counts either way. */ visible: "now" | "soon";
 }
 
 /** How often a page was visited: `value` by people, `bots` by crawlers. `id` is the page's canonical URL. */
@@ -214,8 +214,8 @@ export interface Visits {
   id: string;
   value: number;
   bots: number;
-  visitors?: number;
-  as_of: number | null;
+  /** Distinct visitors of today, in UTC, if they are counted. */ visitors?: number;
+  /** Seconds since 1970. The number has every change before this time. Null: unknown. */ as_of: number | null;
 }
 
 /** Whether a change was counted. `unknown`: it never arrived, Tally refused it, or its receipt has expired. */
@@ -224,8 +224,8 @@ export interface Receipt {
   target: string;
   key: string;
   state: "counted" | "unknown";
-  voided?: true;
-  answer?: Record<string, unknown>;
+  /** The change was counted, and a void took it back. */ voided?: true;
+  /** The first answer, without a child's name. */ answer?: Record<string, unknown>;
 }
 
 /** Whether each change was counted, in the order of the request. */
@@ -235,16 +235,16 @@ export interface Receipts {
 
 /** One hour or day. */
 export interface Point {
-  from: number;
+  /** Seconds since 1970. */ from: number;
   value: number;
 }
 
 /** A repair, which is in no hour or day of `series`, because it is not traffic. */
 export interface RepairOfSeries {
-  at: number;
+  /** Seconds since 1970. */ at: number;
   value: number;
-  how: string;
-  added: number;
+  /** The repair's proof: `ledger` (drift), `recount` (of children), or `rebuild`. */ how: string;
+  /** The part of `value` that is in no series: older than `since`, or of lost stream records. */ added: number;
 }
 
 /** By how much a number moved in each hour or day. `from`: where the hour or day begins. `id`: empty for all ids. */
@@ -253,10 +253,10 @@ export interface Series {
   id: string;
   by: "hour" | "day";
   series: (Point)[];
-  imports: (Point)[];
+  /** Imported rows by day, in UTC. They are not traffic, and in no hour or day of `series`. */ imports: (Point)[];
   repairs: (RepairOfSeries)[];
-  since: number | null;
-  as_of: number | null;
+  /** When the series begin, in seconds since 1970. Null: no series. */ since: number | null;
+  /** Seconds since 1970. The number has every change before this time. Null: unknown. */ as_of: number | null;
 }
 
 /** One id, and by how much its number moved. */
@@ -269,20 +269,20 @@ export interface TopEntry {
 export interface Top {
   counter: string;
   by: "hour" | "day" | "month";
-  span: string | null;
+  /** The hour, day or month, in UTC. Null: no hour is summed up yet. */ span: string | null;
   top: (TopEntry)[];
-  error_max: number;
-  as_of: number | null;
+  /** The most by which a value may be too low or too high. */ error_max: number;
+  /** Seconds since 1970. The number has every change before this time. Null: unknown. */ as_of: number | null;
 }
 
 /** A number that drifts, and since when. `drift`: the number less the accepted changes; below 0 if it is too low. */
 export interface Drifting {
   counter: string;
   id: string;
-  period?: string;
+  /** Of a counter with periods: the period, such as `2026-11`. */ period?: string;
   drift: number;
-  since: number;
-  confirmed: boolean;
+  /** Seconds since 1970. */ since: number;
+  /** A part of the drift has lasted for five judged minutes. A repair takes this part back. */ confirmed: boolean;
 }
 
 /** The numbers that drift now. `cursor` is null on the last page. */
@@ -294,7 +294,7 @@ export interface Drifts {
 /** How much of a number was imported. */
 export interface Imported {
   amount: number;
-  as_of: number;
+  /** Seconds since 1970. Later imports are not in `amount`. */ as_of: number;
 }
 
 /** One of the items that a number is spread over. `shard`: its position, from 0. `value`: its part of the number. */
@@ -306,13 +306,13 @@ export interface Shard {
 /** The drift of one number, as in `GET /drift`. */
 export interface Drift {
   drift: number;
-  since: number;
+  /** Seconds since 1970. */ since: number;
   confirmed: boolean;
 }
 
 /** One repair. `how`: the proof of its amount, as `ledger` (drift), `recount` (of children) or `rebuild`. */
 export interface Repair {
-  at: number;
+  /** Seconds since 1970. */ at: number;
   amount: number;
   how: string;
   who: string;
@@ -323,12 +323,12 @@ export interface Repair {
 export interface Details {
   counter: string;
   id: string;
-  period?: string;
+  /** Of a counter with periods: the period, such as `2026-11`. */ period?: string;
   value: number;
   imported: Imported | null;
   shards: (Shard)[];
   drift: Drift | null;
-  judged_up_to: number | null;
+  /** Seconds since 1970. Tally has judged every earlier minute. Null: none is judged. */ judged_up_to: number | null;
   repairs: (Repair)[];
 }
 
@@ -348,10 +348,10 @@ export interface Declared {
   public: boolean;
   listed: boolean;
   counts: "changes" | "children" | "pages" | "page visitors" | "visitors" | "items";
-  watched: string | null;
+  /** The team's attribute that Tally checks, and whose drift it reports. Null: no attribute. */ watched: string | null;
   retired: boolean;
   numbered: boolean;
-  notifies: boolean;
+  /** Whether it has thresholds, and so makes events. */ notifies: boolean;
   max_shards: number;
   delta: number | null;
   start: number;
@@ -365,11 +365,11 @@ export interface Declared {
 
 /** The health of the stack. `at`: when it was checked. `where`: the options with which `tally` finds this stack. */
 export interface Status {
-  well: boolean | null;
+  /** True: each part is ok. False: a part is wrong. Null: a part is unknown, and none is wrong. */ well: boolean | null;
   parts: (Part)[];
-  at: number;
-  as_of: number | null;
-  judged_up_to: number | null;
+  /** Seconds since 1970. */ at: number;
+  /** Seconds since 1970. The number has every change before this time. Null: unknown. */ as_of: number | null;
+  /** Seconds since 1970. Tally has judged every earlier minute. Null: none is judged. */ judged_up_to: number | null;
   stack: string;
   stage: string;
   where: string;
@@ -378,20 +378,20 @@ export interface Status {
 
 /** A threshold event, as the bus gets it. `by`: what changed the number. `sent`: whether the bus has the event. */
 export interface Crossed {
-  event: string;
+  /** The id of the event. Each copy of the event has the same id. */ event: string;
   counter: string;
   id: string;
-  period?: string;
+  /** Of a counter with periods: the period, such as `2026-11`. */ period?: string;
   threshold: number;
-  percent?: number;
+  /** Of `limit`, the ceiling, if the threshold is a percentage. */ percent?: number;
   limit?: number;
-  every?: number;
+  /** The threshold is a multiple of this. */ every?: number;
   direction: "up" | "down";
   value: number;
-  before?: number;
+  /** The number before the change; left out for a sum of shards. */ before?: number;
   by?: "change" | "edit" | "limit" | "removal" | "repair";
-  at: number;
-  sequence: string;
+  /** Seconds since 1970. */ at: number;
+  /** Sorts the events of one number. */ sequence: string;
   sent: boolean;
 }
 
@@ -404,7 +404,7 @@ export interface Events {
 export interface Health {
   status: "ok";
   version: string;
-  receipts_live_s: Record<string, number>;
+  /** For how many seconds at least Tally recognises a key, by counter. */ receipts_live_s: Record<string, number>;
 }
 
 /** Whether an earlier request with the same key had counted the change. */

@@ -13,7 +13,7 @@ const WORDS = {
   503: "Tally is busy. The page tries again.",
 };
 
-/** A failed request. `words`: the error for people. `lost`: no answer came. `refused`: a sign-in may help. */
+/** A failed request. `words`: the error for people. `lost`: no answer came, and `status` is 0. `refused`: sign in. */
 export class Failure extends Error {
   constructor(words, { status = 0, lost = false } = {}) {
     super(words);
@@ -53,8 +53,8 @@ export class Api extends EventTarget {
   }
 
   /**
-   * Returns numbers of a counter. With a token, asks for `path/any`, which has every counter for the scope tally/read.
-   * Without a token, asks for `path` if the counter `isPublic`, and otherwise fails, and the page asks for a sign-in.
+   * Returns numbers of a counter. `path` has only counters that anyone may read (`isPublic`). `path/any` has every
+   * counter, and needs a token with the scope tally/read. Without a token it fails, and the console asks for a sign-in.
    */
   async any(path, query, signal, isPublic = true) {
     return this.get(this.token() || !isPublic ? `${path}/any` : path, query, signal);
@@ -69,6 +69,7 @@ export class Api extends EventTarget {
     if (answer.status === 304) return { body: null, tag };
     const body = await answer.json().catch(() => null);
     if (answer.ok && body !== null) return { body, tag: answer.headers.get("etag") };
+    // Without a token, a 403 says that only users may read this counter: a sign-in helps, as after a 401.
     const failure = Failure.of(answer.status === 403 && !this.token() ? 401 : answer.status, body);
     if (failure.refused) this.dispatchEvent(new CustomEvent("refused", { detail: failure }));
     throw failure;
@@ -115,7 +116,7 @@ export class Api extends EventTarget {
     this.#check(0);
   }
 
-  /** Asks for /health until any answer comes. The pages then load their data. */
+  /** Asks for /health until any answer comes. The pages then load their data. `times`: the checks without an answer. */
   #check(times) {
     clearTimeout(this.checkTimer);
     this.checkTimer = setTimeout(

@@ -21,12 +21,12 @@ const page = element("page");
 const api = new Api(token);
 const zone = new EventTarget(); // fires `change` when the footer's button changes the zone of the times
 let config;
-let counters = [];
+let counters = []; // the declared counters, which Tally shows only to users
 let leavePage = () => {};
 let pagesShown = 0;
-let wasSignedIn = false;
+let wasSignedIn = false; // whether the API has refused a user's token, which may have expired
 
-/** Returns what a page gets from the console. `signal` aborts when the page is left. */
+/** Returns what a page gets from the console. `signal` aborts when the page is left. `keepStatus` keeps `counters`. */
 function contextOf(signal) {
   const counterNames = () => (counters.length ? counters.map((counter) => counter.name) : config.counters);
   const keepStatus = (status) => (counters = status.counters);
@@ -46,7 +46,7 @@ async function route() {
   try {
     params = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
   } catch {
-    params = [null];
+    params = [null]; // malformed percent-encoding: no page has this name
   }
   const [name, ...rest] = params;
   const target = Object.hasOwn(PAGES, name) && (name !== "try" || config.try_it) ? PAGES[name] : null;
@@ -66,7 +66,7 @@ async function route() {
       leavePage = () => (leaving.abort(), stop?.());
     }
   } catch (error) {
-    if (turn !== pagesShown) return;
+    if (turn !== pagesShown) return; // the user has left the page
     console.error(error);
     page.replaceChildren(
       make("h1", { tabindex: -1 }, "This page failed"),
@@ -74,6 +74,7 @@ async function route() {
     );
   }
   document.title = [...rest.reverse(), target !== PAGES.tally && target?.title, "Tally"].filter(Boolean).join(" · ");
+  // After a change of the page, a screen reader reads the new heading.
   if (turn > 1) page.querySelector("h1")?.focus();
 }
 
@@ -106,7 +107,7 @@ function showUser() {
   );
 }
 
-/** Shows the form to sign in above the page. */
+/** Shows the form to sign in above the page. Only after a click on the button, the form gets the focus. */
 function askToSignIn(event) {
   if (!element("sign-in")) element("ask").replaceChildren(signInForm());
   if (event?.type === "click") element("sign-in").querySelector("input, button").focus();
@@ -181,6 +182,7 @@ function showFooter() {
   document.querySelector("footer").replaceChildren(where, ...(HERE === "UTC" ? [] : [button]));
 }
 
+/** Loads the configuration, completes a sign-in, and shows a page. Without an answer, waits for the connection. */
 async function begin() {
   try {
     config = await api.get("console/config.json");
@@ -192,7 +194,7 @@ async function begin() {
     api.addEventListener("reload", begin, { once: true });
     return;
   }
-  let refused = "";
+  let refused = ""; // why the sign-in at the pool failed
   await finish(config).catch((error) => (refused = error.message));
   element("stage").replaceChildren(
     ...[config.stage, make("span", {}, config.region && ` · ${config.region}`)].filter(Boolean),

@@ -7,6 +7,7 @@ import uPlot from "./uPlot.esm.js";
 const GRID_STEPS = Array.from({ length: 40 }, (_, index) => [1, 2, 5][index % 3] * 10 ** Math.floor(index / 3)); // 1, 2, 5, 10, …: no fractions
 const charts = new Set(); // the charts of the page
 
+/** Calls `change` with each chart of the page. Destroys the charts of pages that were left. */
 function everyChart(change) {
   for (const chart of charts) chart.root.isConnected ? change(chart) : (chart.destroy(), charts.delete(chart));
 }
@@ -62,6 +63,7 @@ export function bars(points, { by = "hour", asOf = null, from, repairs = [], sma
   return root;
 }
 
+/** Returns uPlot's axes: times below, values at the left. `incrs`: the gaps between two labels. */
 function axes(by) {
   const ink = { stroke: colour("--muted"), font: "12px system-ui, sans-serif", ticks: { show: false } };
   const words = (plot, splits) =>

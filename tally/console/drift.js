@@ -38,7 +38,7 @@ function checkedPanel(context) {
 
 function list(context) {
   const { api, signal } = context;
-  let pages = 1;
+  let pages = 1; // how many pages of the API's list are shown
   const load = async () => {
     const rows = [];
     let cursor = null;
@@ -78,7 +78,7 @@ function list(context) {
 
 function item(context, row) {
   const id = fullId(row);
-  const watched = context.counter(row.counter)?.watched;
+  const watched = context.counter(row.counter)?.watched; // the attribute of the team number that the counter checks
   return make(
     "li",
     {},

@@ -1,6 +1,6 @@
 /** Formats numbers and times for people. Times are in the viewer's zone; a button in the footer shows them in UTC. */
 
-// On a system without a language the language of Chromium is `en-US@posix`, which makes uPlot fail. uPlot loads later.
+// On a system without a language, Chromium says `en-US@posix`, with which uPlot fails. uPlot loads after this module.
 try {
   Intl.getCanonicalLocales(navigator.language);
 } catch {
@@ -10,6 +10,7 @@ try {
 const NUMBER = new Intl.NumberFormat();
 const SIGNED = new Intl.NumberFormat(undefined, { signDisplay: "exceptZero" });
 const SHORT = new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 });
+// `hour`, `day`, `month`: spans. `hours`, `date`: the time of day and the day, as below a chart.
 const STYLES = {
   moment: { dateStyle: "medium", timeStyle: "medium" },
   minute: { day: "numeric", month: "short", hour: "numeric", minute: "2-digit" },
@@ -38,7 +39,7 @@ export const inUtc = () => zone.utc;
 /** Returns the name of the zone in which times are shown. */
 export const zoneName = () => (zone.utc ? "UTC" : HERE);
 
-/** Returns the zone for days. A series cannot have days of a zone whose offset has minutes; then this is UTC. */
+/** Returns the zone for a series by the day: UTC if the viewer's offset has minutes, which the API refuses. */
 export function dayZone() {
   return new Date().getTimezoneOffset() % 60 ? "UTC" : zoneName();
 }

@@ -7,14 +7,14 @@ import { fullIdOf } from "./ids.js";
 import { command, fullId, make, panel, share, spansOf, state, tallyLink } from "./parts.js";
 
 const API = new URL("..", import.meta.url).href; // this file is /console/overview.js
-const KEY = crypto.randomUUID(); // the command keeps its key when the panel is drawn again
+const KEY = crypto.randomUUID(); // of the first change's command: a panel that is drawn anew shows the same key
 const STATUS_S = 15;
 const COUNTERS_S = 60;
 const TOP = 5;
 const EVENTS = 10;
 const SHARED_MAX = 12; // if all ids of a list begin with more equal characters, a card leaves these characters out
-const HEADS = { true: "All is well", false: "Action needed", null: "Some checks gave no answer" };
-const SHOWN = { now: "exact, at once", soon: "exact, within seconds" };
+const HEADS = { true: "All is well", false: "Action needed", null: "Some checks gave no answer" }; // by `well`
+const SHOWN = { now: "exact, at once", soon: "exact, within seconds" }; // by `visible`
 
 export async function show(root, context) {
   const { api, signal } = context;
@@ -26,13 +26,13 @@ export async function show(root, context) {
     grid,
     unmovedLine,
   );
-  const unmoved = new Map(); // the counters without a change, with the time up to which that is known (null: unknown)
+  const unmoved = new Map(); // the time up to which a counter had no change, by its name; null: no hour is written
   const noteMoved = (name, moved, asOf) => {
     if (moved) unmoved.delete(name);
     else unmoved.set(name, asOf);
     unmovedLine.replaceChildren(...unmovedWords(unmoved));
   };
-  let names = "";
+  let names = ""; // of the counters whose cards are shown
   let eventsPanel; // exists if a counter has thresholds
   const status = panel(context, {
     title: "Health",
@@ -78,7 +78,7 @@ function firstChange(context, { counters }) {
   );
 }
 
-/** Returns a sentence with the counters that have no change, and with the time up to which that is known. */
+/** Returns a sentence with the counters that have no change. `unmoved`: as in `show`. */
 function unmovedWords(unmoved) {
   if (!unmoved.size) return [];
   const names = [...unmoved.keys()].flatMap((name, place) => [
@@ -146,7 +146,10 @@ function section({ config }, { see }) {
     : make("code.id", {}, place);
 }
 
-/** The card of a counter: its changes in the last day, and the tallies that moved most. Without a change CSS hides it. */
+/**
+ * The card of a counter: its changes in the last day, and the ids that moved most. If the counter had no change, the
+ * style sheet hides the card (`still`).
+ */
 function card(context, counter, noteMoved) {
   const { api, signal } = context;
   const name = encodeURIComponent(counter.name);
@@ -218,6 +221,7 @@ function crossings(context) {
   return section;
 }
 
+/** Lists the ids that moved most. `top`: the API's list of the newest day, or of the newest hour. */
 function leaders(name, top) {
   if (!top.top.length) return make("p.quiet", {}, `The list of this ${top.by} is empty.`);
   const most = top.top[0].value;

@@ -16,7 +16,7 @@ export function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** Returns whether an id is a page's address. Without a declaration a slash decides: no other id has a slash. */
+/** Returns whether an id is a page's address. `declared`: the counter, after a sign-in. No other id has a slash. */
 export const isPage = (declared, id) => declared?.counts.startsWith("page") ?? id.includes("/");
 export const countsVisitors = (declared) => declared?.counts.endsWith("visitors") ?? false;
 
@@ -35,7 +35,7 @@ export function spansOf(declared) {
 /** Returns the address of a number's page. */
 export const tallyLink = (counter, id) => `#/tally/${encodeURIComponent(counter)}/${encodeURIComponent(id)}`;
 
-/** Returns the id of a row as in links: with its period, if it has one. */
+/** Returns the id of a row as links have it: if the row has a period, `id#period`. */
 export const fullId = (row) => (row.period ? `${row.id}#${row.period}` : row.id);
 
 const STATES = { ok: "ok", wrong: "action needed", unknown: "no answer" };
@@ -96,7 +96,7 @@ export function choice(label, name, options, value, chosen) {
   return make("fieldset.choice", {}, make("legend.quiet", {}, label), Object.entries(options).map(radio));
 }
 
-/** A button in a row of tools. `turn(on)` enables or disables the button, which keeps the focus, unlike with `disabled`. */
+/** A button in a row of tools. `turn(on)` enables or disables it, without `disabled`, which would end its focus. */
 export function tool(label, onPress) {
   const button = make("button.small", { type: "button", "aria-disabled": "true" }, label);
   button.addEventListener("click", () => button.ariaDisabled === "true" || onPress());
@@ -130,12 +130,13 @@ export function command(text, label) {
 /** Quotes a text as one word of a shell. */
 const quoted = (text) => (/^[\w/:.,@%+=][\w/:.,@%+=~-]*$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
-/** Returns the command that repairs a number of this stack. */
+/** Returns the command that repairs a number. `watched`: the attribute of the team number that the counter checks. */
 export function repairCommand(config, counter, id, watched) {
   const where =
     config.sign_in.kind === "name" ? `--local --port ${location.port || 80}` : `--stack ${quoted(config.stack)}`;
   // Tally never writes a team number. This command prints the correction that the team makes.
   if (watched) return `tally check --only drift ${where}`;
+  // After `--` no word is an option.
   const dashes = id.startsWith("-") ? "-- " : "";
   return `tally repair ${where} --by "$(whoami)" --why 'WHY' ${dashes}${quoted(counter)} ${quoted(id)}`;
 }
@@ -143,7 +144,7 @@ export function repairCommand(config, counter, id, watched) {
 /**
  * Runs `task` now and every `everyS` seconds while the page is visible and connected. Returns a function that runs it.
  *
- * If the task returns false, polling stops until the event `reload`.
+ * If the task returns false, it runs next when the page becomes visible, or at the event `reload`.
  */
 export function poll(context, everyS, task) {
   let timer,
@@ -171,8 +172,9 @@ let panels = 0;
 /**
  * A card that loads its own data. If a load fails, the card keeps the old data and shows that they are old.
  *
- * `load()` returns the data. `draw(data)` returns the elements, or null if it draws itself; it is called when the data
- * have changed. `everyS`: seconds between two loads. `tools`: elements beside the title.
+ * `load()` returns the data. When the data have changed, `draw(data)` returns the elements, or null if `draw` has put
+ * them into the page. `kind`: more classes. `level`: of the heading. `everyS`: seconds between two loads. `tools`:
+ * elements beside the title.
  */
 export function panel(context, { title, kind = "", level = 2, everyS = 60, load, draw, tools = null }) {
   const id = `panel-${++panels}`;
@@ -191,6 +193,7 @@ export function panel(context, { title, kind = "", level = 2, everyS = 60, load,
   let last,
     hasData = false,
     refused = false;
+  // Returns whether to load the data again after `everyS`.
   async function task() {
     if (refused) note.replaceChildren(loading()); // a user may have signed in
     refused = false;

@@ -1,10 +1,10 @@
-/** A form that looks up an idempotency key. Each change under a key has a receipt. */
+/** A form that looks up whether a change counted, by its idempotency key. */
 
 import { number } from "./format.js";
 import { isPage, make } from "./parts.js";
 
 const OF_CHILDREN = ["put_mine", "delete_mine", "put_anonymous", "delete_anonymous", "put_child", "delete_child"];
-const MANY = "change"; // changes of many numbers under one key: the receipt is under "changes", not under a number
+const MANY = "change"; // a batch of changes under one key: the target of its receipt is "changes", not a number
 const OF_NUMBERS = ["increment", MANY, "set_counter", "hold", "change_hold"];
 
 /** Returns the operations that change a counter under a key. `declared`: the counter in `GET /status`. */
@@ -32,6 +32,7 @@ export function receipts(context, counter, id) {
   const noKey = make("span");
   const answer = make("div.answer", { role: "status" });
   let hasCallers; // false: the counter takes no token, so anyone may ask for its receipts
+  // Shows the fields for the counter's declaration, which the console has after a sign-in.
   const adapt = () => {
     const declared = context.counter(counter);
     const operations = operationsOf(declared, id);
@@ -47,6 +48,7 @@ export function receipts(context, counter, id) {
     answer.replaceChildren(make("p.quiet", {}, "Loading…"));
     try {
       await load();
+      // The target of a receipt has no period, which follows the id's `#`.
       const pages = isPage(context.counter(counter), id);
       const target = operation.value === MANY ? "changes" : pages ? id : `${counter}/${id.split("#")[0]}`;
       const name = (hasCallers && caller.value.trim()) || null;

@@ -2,7 +2,7 @@
 // of an address. After a reload the user has to sign in again.
 
 const REDIRECT_ITEM = "tally-sign-in";
-const EARLY_S = 30; // a token that is about to expire counts as expired
+const EARLY_S = 30; // so long before its end a token counts as expired: a request takes time
 
 let session = null; // {token, name, endsAt}: endsAt in milliseconds since 1970
 
@@ -90,6 +90,7 @@ async function answerOf(request) {
 
 function keepSession({ access_token, expires_in }) {
   const claims = claimsOf(access_token);
+  // A token that was pasted comes without `expires_in`. `exp`: in seconds since 1970.
   const endsAt = expires_in ? Date.now() + expires_in * 1000 : (claims.exp || Infinity) * 1000;
   session = { token: access_token, name: String(claims.username || claims.sub || ""), endsAt: endsAt - EARLY_S * 1000 };
 }

@@ -5,13 +5,14 @@ import { askWhich, choice, empty, fullId, make, panel, share, spansOf, table, ta
 
 const TOP_S = 60;
 const LIMIT = 100;
-const LENGTHS = { hour: 13, day: 10, month: 7 }; // characters of a span
+const LENGTHS = { hour: 13, day: 10, month: 7 }; // characters of a span: 2026-11-28T10, 2026-11-28, 2026-11
 
 /** Returns when a span in UTC begins, in seconds since 1970; `spanAt` returns the span that begins at a time. */
 const beginOf = (span) =>
   Date.parse(span.length === 13 ? `${span}:00Z` : `${span}${span.length === 7 ? "-01" : ""}T00:00Z`) / 1000;
 const spanAt = (at, by) => new Date(at * 1000).toISOString().slice(0, LENGTHS[by]);
 
+/** Returns the span that is `steps` spans later; if `steps` is below 0, an earlier span. */
 function spanAfter(span, by, steps) {
   const at = new Date(beginOf(span) * 1000);
   if (by === "hour") at.setUTCHours(at.getUTCHours() + steps);
@@ -23,6 +24,7 @@ function spanAfter(span, by, steps) {
 export async function show(root, context, counter = context.counterNames()[0]) {
   if (!counter) return root.append(...askWhich("counter"));
   const { api, signal } = context;
+  // `span`: the span to ask for; null: the newest. `newest`: the newest span. `shownSpan`: the span of the shown list.
   let [by, span, newest] = ["day", null, null];
   const load = async () => {
     if (await context.loadCounters()) showTools();
@@ -95,6 +97,7 @@ function counters(context, chosen) {
   return make("nav.tabs", { "aria-label": "Counters" }, make("ul", {}, names.map(link)));
 }
 
+/** Returns a span in words. */
 function words(span, by) {
   const from = beginOf(span);
   if (by === "hour") return ["The hour from ", time(from, "hour")];

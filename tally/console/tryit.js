@@ -8,7 +8,7 @@ const PLAYS = `/videos/${VIDEO}/plays`;
 const LOST = "/dev/lost"; // `make dev` runs the request for the path after this prefix, and hangs up without an answer
 const IN_STOCK = 20;
 const BUYERS = 50;
-const TRIES_MAX = 5; // tries of a buyer, all with the same key; the pause before the last try is 0.8 s
+const TRIES_MAX = 5; // of a buyer, all with the same key; pauses: 0.1, 0.2, 0.4 and 0.8 s
 const PAUSE_MS = 100;
 const EDIT = "/dev/edit"; // `make dev` adds to a stored number without Tally
 const EDIT_AMOUNT = 50;
@@ -148,6 +148,7 @@ async function editByHand(say, config, signal) {
   const elapsed = () => count(Math.round((Date.now() - editedAt) / 1000), "second");
   say(`A script adds ${EDIT_AMOUNT} to the stored item, without Tally. `, linkToNumber("plays", video), requestLine("PATCH", EDIT, null, JSON.stringify(item)));
 
+  // Asks for the number's details until `isAwaited` is true of them. After a 429, asks again, too.
   const pollDetails = async (isAwaited) => {
     for (;;) {
       const path = `/details?counter=plays&id=${video}`;

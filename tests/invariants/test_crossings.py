@@ -219,5 +219,5 @@ def test_each_true_crossing_is_one_event_whatever_happens_to_the_consumers(walk:
     assert all(event["threshold"] <= event["value"] <= walk.wide_changes for event in wide), "no event was early"
     names = [event["event"] for tally_events in (*events.values(), wide) for event in tally_events]
     assert len(names) == len(set(names)) > 50
-    assert walk.faults > 60, "the seed must draw many faults"
+    assert walk.faults > 60, "the seed draws many faults"
     assert world.drifts() == {}

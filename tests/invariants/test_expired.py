@@ -117,8 +117,8 @@ def test_holds_that_cannot_be_released_do_not_delay_others_and_are_reported_unti
         assert counting.sweep_until() == (returned, 7, True)
         assert last_not_released(capsys.readouterr().out) == 7
     sizes = [len(request["TransactItems"]) for request in counting.world.requests("TransactWriteItems")]
-    # The two sweeps release the hold of ITEM, and try one of the seven holds each: 4 writes each time. The first sweep
-    # moves all seven to the overdue holds: 2 writes for each.
+    # A release has 4 writes: the first sweep releases the hold of ITEM, and each sweep tries one of the seven holds. The
+    # first sweep moves the seven holds to the overdue holds, with 2 writes for each hold.
     assert sorted(sizes) == [4, 4, 4, 14]
     assert counting.place_hold(1)[1] is False  # the search for expired holds of ITEM is not full of broken holds
     put_stock_item(counting, {"N": "0"}, broken)
@@ -131,8 +131,9 @@ def test_a_hold_whose_release_would_exceed_a_ceiling_is_reported_and_released_on
     counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     counting.stock(9)
+    # The sweep meets the holds in the order of their expiry: 4, 2, 1. So the two holds that do not fit come first.
     bodies = [counting.place_hold(amount, ttl_s=60 - amount)[0] for amount in (4, 1, 2)]
-    big_hold, small_hold, early_hold = (body["hold"] for body in bodies)
+    big_hold, small_hold, middle_hold = (body["hold"] for body in bodies)
     low_ceiling = replace(counters.STOCK, ceiling=3)  # 2 of the 9 are not held, so there is room for 1
     monkeypatch.setattr(counters, "COUNTERS", declared([low_ceiling]))
 
@@ -142,7 +143,7 @@ def test_a_hold_whose_release_would_exceed_a_ceiling_is_reported_and_released_on
         assert change.refusal_for(low_ceiling) is None
         return dict(change(counting.world.call("ann"), counter=low_ceiling, id=ITEM, hold=hold_id).body)
 
-    assert refusal(partial(settle, early_hold, RELEASED)).members == {"left": 1}
+    assert refusal(partial(settle, middle_hold, RELEASED)).members == {"left": 1}
     clock.pass_s(61)
     assert isinstance(refusal(partial(settle, big_hold, COMMITTED)), HoldSettledError)
     assert counting.sweep_until() == (1, 2, True), "released, failed, finished"
@@ -150,10 +151,10 @@ def test_a_hold_whose_release_would_exceed_a_ceiling_is_reported_and_released_on
     assert last_not_released(capsys.readouterr().out) == 2
     assert isinstance(refusal(partial(settle, big_hold, COMMITTED)), HoldSettledError)
     assert refusal(partial(settle, big_hold, RELEASED)).members == {"left": 0}
-    assert counting.states() == {big_hold: HELD, small_hold: EXPIRED, early_hold: HELD}
+    assert counting.states() == {big_hold: HELD, small_hold: EXPIRED, middle_hold: HELD}
     put_stock_item(counting, {"N": "0"})
     counting.increment(low_ceiling, -2)  # before a refusal, overdue holds that fit are released, too
-    assert counting.states()[early_hold] == EXPIRED
+    assert counting.states()[middle_hold] == EXPIRED
     assert refusal(partial(settle, big_hold, RELEASED)).members == {"left": 3}
     monkeypatch.setattr(counters, "COUNTERS", declared([counters.STOCK]))
     assert counting.sweep_until() == (1, 0, True)

@@ -119,7 +119,7 @@ def test_a_change_with_a_key_wins_over_an_opposite_change_just_before_its_receip
 def test_a_like_that_another_device_changes_before_each_try_is_busy_and_leaves_no_receipt(each_world: World) -> None:
     each_world.write_post()
     each_world.like("ann")
-    turns = range(2 * ATTEMPTS_MAX)
+    turns = range(2 * ATTEMPTS_MAX)  # an attempt sends up to two transactions
     each_world.proxy.plan = acting_before(
         {turn: lambda liked=turn % 2 == 0: each_world.change_child_by_hand("ann", liked) for turn in turns}
     )

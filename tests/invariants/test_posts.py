@@ -46,7 +46,7 @@ def test_an_edit_that_loses_every_race_is_a_conflict_and_counts_nothing(world: W
         world.write_post(text="mine")
     attempts = len(world.requests("TransactWriteItems"))
     assert 1 < attempts < 20
-    assert stored_post(world) == (attempts, "first")
+    assert stored_post(world) == (attempts, "first"), "one other edit came before each attempt"
 
 
 def test_a_post_belongs_to_the_author_who_creates_it_first(world: World) -> None:

@@ -144,6 +144,7 @@ def test_while_drift_grows_its_older_part_is_confirmed_and_repaired(
     finding = repair(reconciler)
     assert finding is not None
     assert (world.tally(), finding.how) == (finding.tally + finding.difference, "ledger")
+    # The repair corrects only the confirmed part of the drift.
     assert 0 < -finding.difference == finding.confirmed < finding.drift.drift
     assert rows.read_row(world.store, "likes", "p").drift == finding.drift.drift - finding.confirmed
     world.run(30)
@@ -214,7 +215,7 @@ def test_a_record_that_becomes_a_dead_letter_is_redriven_and_never_also_repaired
     repair(reconciler, PLAYS, "v")
     world.run_until_confirmed()
     repair(reconciler, PLAYS, "v")
-    assert (world.tally(PLAYS, "v"), world.drifts()) == (1, {}), "a repair has added the play, too"
+    assert (world.tally(PLAYS, "v"), world.drifts()) == (1, {}), "the redrive has added the play, and no repair"
 
 
 def test_without_a_watermark_a_count_with_a_spilled_child_is_unproven_and_nothing_is_repaired(

@@ -66,7 +66,7 @@ def accepted_redeclarations(counter: Counter, changes: list[dict[str, Any]]) -> 
 def test_a_hold_is_released_committed_or_expires_after_any_redeclaration_of_its_counter(
     store: Store, clock: Clock, counter: Counter, changes: list[dict[str, Any]]
 ) -> None:
-    count = 0  # of accepted redeclarations
+    count = 0  # if no redeclaration is accepted
     for count, redeclared in enumerate(accepted_redeclarations(counter, changes), 1):
         assert operations._refusal_of_settling(redeclared) is None, redeclared
         assert to_release_expired_holds([redeclared]) != NOTHING
@@ -96,7 +96,7 @@ def test_a_hold_is_released_committed_or_expires_after_any_redeclaration_of_its_
             assert tallies.read(call, redeclared, tally) == expected, (redeclared, end)
             if not fits:  # the hold waits for room, and its old declaration has room
                 settling.settle(Call(replace(store, limit_cache={})), counter, id_, hold, RELEASED)
-    assert count > 15, "the check accepts too few redeclarations for this test"
+    assert count > 15, "the check accepts many redeclarations"
 
 
 def test_a_counter_with_holds_never_gives_out_numbers() -> None:

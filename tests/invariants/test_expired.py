@@ -117,8 +117,8 @@ def test_holds_that_cannot_be_released_do_not_delay_others_and_are_reported_unti
         assert counting.sweep_until() == (returned, 7, True)
         assert last_not_released(capsys.readouterr().out) == 7
     sizes = [len(request["TransactItems"]) for request in counting.world.requests("TransactWriteItems")]
-    # A release has 4 writes: the first sweep releases the hold of ITEM, and each sweep tries one of the seven holds. The
-    # first sweep moves the seven holds to the overdue holds, with 2 writes for each hold.
+    # A release has 4 writes: the first sweep releases the hold of ITEM, and each sweep tries one of the seven holds.
+    # The first sweep moves the seven holds to the overdue holds, with 2 writes for each hold.
     assert sorted(sizes) == [4, 4, 4, 14]
     assert counting.place_hold(1)[1] is False  # the search for expired holds of ITEM is not full of broken holds
     put_stock_item(counting, {"N": "0"}, broken)
@@ -235,14 +235,14 @@ def test_an_item_among_the_live_holds_that_is_already_committed_is_not_released(
 def test_the_scheduled_function_sweeps_every_bucket(
     counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ids = [str(number) for number in range(40)]
-    assert len({hold_items.bucket(counters.STOCK, id_) for id_ in ids}) == 12, "most of the 16"
+    ids = {hold_items.bucket(counters.STOCK, id_): id_ for id_ in map(str, range(99))}.values()  # one of each bucket
+    assert len(ids) == hold_items.BUCKETS
     for id_ in ids:
         counting.increment(counters.STOCK, 1, id_=id_)
         counting.place_hold(id_=id_)
     clock.pass_s(61)
     sweep = sweep_handler.Sweep(counters.COUNTERS, counting.world.store, StreamShards({}))
     monkeypatch.setattr(sweep_handler, "advance_watermark", lambda *_: {})  # the watermark would read streams
-    assert sweep({}, LambdaContext())["released"] == 40
-    assert counting.amounts_by_state() == {EXPIRED: 40}
+    assert sweep({}, LambdaContext())["released"] == hold_items.BUCKETS
+    assert counting.amounts_by_state() == {EXPIRED: hold_items.BUCKETS}
     assert sweep({}, LambdaContext())["released"] == 0

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import combinations
 from typing import Any
 
@@ -33,9 +33,9 @@ CHANGES: dict[str, list[Any]] = {
     "name": ["other"], "prefix": ["D"], "sort_key": ["M"], "attribute": ["m"], "visible": ["soon"], "delta": [-1, 1],
     "start": [0, 7], "floor": [None, -5, 5], "ceiling": [None, 4, 20], "debt": [0, 5], "limit_overrides": [True, False],
     "numbered": [True], "max_shards": [0, 1, 2], "pages": [True], "path": ["/c/{id}"], "retired": [True],
-    "receipt_days": [2], "changes": ["anyone", "caller"], "read": ["anyone"], "max_age_s": [3], "child": ["LIKE#USER#"],
-    "period": [None, "day", "month"], "keep_periods": [2], "timezone": ["Europe/Paris"], "unique": [True],
-    "items": [Items("shop")], "notify": [Notify(at=(3,))],
+    "receipt_days": [2], "changes": ["anyone", "caller"], "read": ["anyone"], "lists": ["anyone"], "max_age_s": [3],
+    "child": ["LIKE#USER#"], "period": [None, "day", "month"], "keep_periods": [2], "timezone": ["Europe/Paris"],
+    "unique": [True], "items": [Items("shop")], "notify": [Notify(at=(3,))],
 }  # fmt: skip
 # What a team may change in a declaration: one field, or two.
 FIELD_VALUES = [(field, value) for field, values in CHANGES.items() for value in values]
@@ -97,6 +97,10 @@ def test_a_hold_is_released_committed_or_expires_after_any_redeclaration_of_its_
             if not fits:  # the hold waits for room, and its old declaration has room
                 settling.settle(Call(replace(store, limit_cache={})), counter, id_, hold, RELEASED)
     assert count > 15, "the check accepts many redeclarations"
+
+
+def test_the_redeclarations_change_each_field_of_a_counter() -> None:
+    assert CHANGES.keys() == {field.name for field in fields(Counter)}
 
 
 def test_a_counter_with_holds_never_gives_out_numbers() -> None:

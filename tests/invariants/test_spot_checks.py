@@ -65,7 +65,7 @@ def test_spot_checks_do_not_report_numbers_that_are_right(shop: Team) -> None:
     assert (list(rows.all_rows(shop.store)), shop.numbers("orders")) == ([], shop.truth("orders"))
 
 
-def test_spot_checks_read_no_more_units_than_their_setting_allows(shop: Team) -> None:
+def test_a_spot_check_beyond_its_units_is_abandoned_and_0_units_begin_no_check(shop: Team) -> None:
     shop.store = replace(shop.store, settings=shop.store.settings._replace(spot_check_units=3))
     for _ in range(4):
         assert run_spot_checks(shop)["groups_checked"] == 0

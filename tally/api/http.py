@@ -39,8 +39,8 @@ _QUOTED_PATTERN = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')  # a string of RF
 
 
 def is_request(event: object) -> TypeGuard[Event]:
-    """Returns whether API Gateway sent the event. Checks the type of each member that Tally reads, because anyone who
-    may invoke the function can send any event."""
+    """Returns whether the event is like those of API Gateway. Checks the type of each member that Tally reads, because
+    anyone who may invoke the function can send any event."""
     if not isinstance(event, Mapping) or "routeKey" not in event:
         return False
     context, headers, path = event.get("requestContext"), event.get("headers", {}), event.get("pathParameters")

@@ -42,13 +42,13 @@ def read_stacks(assembly: Path, region: str) -> list[AssemblyStack]:
             properties, named_region = artifact["properties"], artifact["environment"].rpartition("/")[2]
             template = json.loads((assembly / properties["templateFile"]).read_text())
             outputs, resources = template.get("Outputs", {}), template["Resources"].values()
-            names = [str(one.get("Properties", {}).get("TableName")) for one in resources if one["Type"] == TABLE]
+            table_names = [str(one.get("Properties", {}).get("TableName")) for one in resources if one["Type"] == TABLE]
             stack = AssemblyStack(
                 properties.get("stackName", name),
                 region if named_region == "unknown-region" else named_region,
                 bool(properties.get("terminationProtection")),
                 {output: one.get("Description", "") for output, one in outputs.items()},
-                frozenset(name for name in names if name.endswith(suffixes)),
+                frozenset(table for table in table_names if table.endswith(suffixes)),
                 outputs.get("StorageFormat", {}).get("Value", ""),
                 sum(one.get("Properties", {}).get("ReservedConcurrentExecutions", 0) for one in resources),
             )

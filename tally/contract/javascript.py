@@ -77,16 +77,16 @@ def _member(name: str, hint: Any) -> str:
 
 
 def _method(operation: Operation) -> str:
-    fields = ""
+    members = ""
     for field in operation.fields:
         if field.name not in _FIELDS_ADDED_LAST:
             kind = argument_type(operation, field, texts="string[]", objects="Record<string, unknown>[]")
-            fields += f"    {field.name}{'' if field.required else '?'}: {_JAVASCRIPT_TYPES.get(kind, kind)};\n"
-    fields += "    idempotency_key?: string;\n" if operation.leaves_receipt else ""
+            members += f"    {field.name}{'' if field.required else '?'}: {_JAVASCRIPT_TYPES.get(kind, kind)};\n"
+    members += "    idempotency_key?: string;\n" if operation.leaves_receipt else ""
     answer = _type(operation.answer) + (" & Replayed" if operation.leaves_receipt else "")
     raised = ", ".join(error.slug for error in operation.raises)
     about = _jsdoc(sentence(operation.summary) + (f" Refused as {raised}." if raised else ""), "  ")
-    return f"{about}  {operation.name}(fields: {{\n{fields}    caller?: string;\n  }}): Promise<{answer}>;\n"
+    return f"{about}  {operation.name}(fields: {{\n{members}    caller?: string;\n  }}): Promise<{answer}>;\n"
 
 
 def _type(hint: Any) -> str:

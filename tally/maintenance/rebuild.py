@@ -134,7 +134,7 @@ def _may_be_lost(counter: Counter, amount: int, of_day: DayReceipts) -> bool:
 
 def _ledger_lost(store: Store, days: Mapping[int, int]) -> bool:
     """Returns whether the ledger may lack records of these days. If not, it showed the lost receipts as drift."""
-    losses = [(lost.consumer, lost.since_s, lost.until_s) for lost in loss.list_losses(store)]
+    losses = [(one.consumer, one.since_s, one.until_s) for one in loss.list_losses(store)]
     losses += [(entry["consumer"], entry["since"], entry["until"]) for entry in history.acknowledged_losses(store)]
     minute = store.settings.minute_of
     return any(
@@ -164,16 +164,16 @@ def _sum_repairs(store: Store, counter: Counter, target: str, day: int, missing:
     return total
 
 
-def rebuild(reconciler: Reconciler, lost: Finding, by: str, why: str, required_minute: int) -> Finding | None:
-    """Adds what one tally lacks by its receipts, once. Returns the finding; None if nothing is missing.
+def rebuild(reconciler: Reconciler, earlier: Finding, by: str, why: str, required_minute: int) -> Finding | None:
+    """Adds what one tally lacks by the receipts of `earlier`, once. Returns the finding; None if nothing is missing.
     `required_minute`: the minute that must be judged. Raises RepairNotReadyError, RepairContentionError."""
 
     def prove(_: Watermark) -> Finding | None:
-        finding = missing_of(reconciler.store, lost.counter, lost.target, lost.accepted)
+        finding = missing_of(reconciler.store, earlier.counter, earlier.target, earlier.accepted)
         if finding.difference and finding.has_drift:
             raise RepairNotReadyError(f"{finding.name} drifts by {finding.drift.drift:+d}. Repair the drift first.")
         if finding.unproven_reason:
             raise RepairNotReadyError(f"{finding.name}: cannot tell: {finding.unproven_reason}.")
         return finding if finding.difference else None
 
-    return reconciler.commit(lost.name, prove, required_minute, by, why)
+    return reconciler.commit(earlier.name, prove, required_minute, by, why)

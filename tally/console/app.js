@@ -22,8 +22,7 @@ const api = new Api(token);
 const zone = new EventTarget(); // fires `change` when the footer's button changes the zone of the times
 let config;
 let counters = []; // the declared counters, which Tally shows only to users
-let leavePage = () => {};
-let pagesShown = 0;
+let leaving; // aborts when the user leaves the page that is shown
 let wasSignedIn = false; // whether the API has refused a user's token, which may have expired
 
 /** Returns what a page gets from the console. `signal` aborts when the page is left. `keepStatus` keeps `counters`. */
@@ -50,9 +49,10 @@ async function route() {
   }
   const [name, ...rest] = params;
   const target = Object.hasOwn(PAGES, name) && (name !== "try" || config.try_it) ? PAGES[name] : null;
-  leavePage();
-  const [turn, leaving] = [++pagesShown, new AbortController()];
-  leavePage = () => leaving.abort();
+  const isFirst = !leaving;
+  leaving?.abort();
+  leaving = new AbortController();
+  const { signal } = leaving;
   page.replaceChildren();
   showNavigation(name);
   try {
@@ -62,20 +62,21 @@ async function route() {
         make("p", {}, make("a", { href: "#/" }, "To the overview")),
       );
     } else {
-      const stop = await (await target.load()).show(page, contextOf(leaving.signal), ...rest);
-      leavePage = () => (leaving.abort(), stop?.());
+      const { show } = await target.load();
+      if (signal.aborted) return;
+      await show(page, contextOf(signal), ...rest);
     }
   } catch (error) {
-    if (turn !== pagesShown) return; // the user has left the page
+    if (signal.aborted) return;
     console.error(error);
     page.replaceChildren(
       make("h1", { tabindex: -1 }, "This page failed"),
       make("p.error", { role: "alert" }, error.words ?? "Load it again."),
     );
   }
+  if (signal.aborted) return;
   document.title = [...rest.reverse(), target !== PAGES.tally && target?.title, "Tally"].filter(Boolean).join(" · ");
-  // After a change of the page, a screen reader reads the new heading.
-  if (turn > 1) page.querySelector("h1")?.focus();
+  if (!isFirst) page.querySelector("h1")?.focus();
 }
 
 function showNavigation(current) {

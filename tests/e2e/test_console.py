@@ -438,6 +438,19 @@ def test_a_lost_connection_is_shown_until_it_is_back(console: Console) -> None:
     expect(page.locator("#lost")).to_be_empty()
 
 
+def test_a_page_whose_code_loads_late_changes_nothing_on_the_page_that_is_open_then(console: Console) -> None:
+    page, requests = console.open("#/drift"), list[Route]()
+    title = page.title()
+    page.route("**/tryit.js", lambda route: requests.append(route))
+    with page.expect_request("**/tryit.js"):
+        page.evaluate("location.hash = '#/try'")
+    console.go("#/drift")
+    requests[0].continue_()
+    page.evaluate("import(`${location.origin}/console/tryit.js`)")  # waits until the code is loaded
+    expect(page.locator("h1")).to_have_text(["Drift"])
+    assert page.title() == title
+
+
 def answer_token_requests(console: Console, answer: dict[str, Any]) -> None:
     """Answers each request of the page for a token with this body."""
     console.page.route("**/dev/token", lambda route: route.fulfill(json=answer))

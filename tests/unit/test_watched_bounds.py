@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -21,7 +21,7 @@ from tests.tiers import in_long
 SPAN_S, FAULT_S, LOST = 4 * 3600, 2 * 3600, 3  # how long the model runs; when the fault comes; what the number loses
 START_S = 1_795_000_000
 RULE = "60 True"  # `within_s` and `same_transaction` of the declaration, as the ledger notes them
-NUMBERS = {"team_number": {"N": "0"}, "items": {"N": "0"}}  # the team's number and the count
+NUMBERS = {"team_number": {"N": "0"}, "items": {"N": "0"}}  # the team's number and the count, in a tally item
 
 
 def lag_s(kind: str, rng: random.Random, at_s: float, within_s: int) -> float:
@@ -38,14 +38,32 @@ def lag_s(kind: str, rng: random.Random, at_s: float, within_s: int) -> float:
     return -min(within_s, rng.expovariate(5 / within_s))
 
 
-def changes_of_group(rate_per_min: float, kind: str, within_s: int, rng: random.Random) -> list[tuple[float, str, int]]:
-    """Returns the changes of a group, by time: the time, what changes (`item` or `number`), and by how much."""
-    at_s, changes, items = 0.0, list[tuple[float, str, int]](), 0
+class Change(NamedTuple):
+    """A change of the items of a group, or of the team's number. `attribute`: `items` or `team_number`."""
+
+    at_s: float
+    attribute: str
+    amount: int
+
+    def apply(self, watched: Counter, item: dict[str, Any]) -> None:
+        """Changes the tally item of the group as the consumer does."""
+        # Until the other of items and number follows, the number is too low by this amount (negative: too high).
+        too_low = self.amount if self.attribute == "items" else -self.amount
+        note = TeamNumberNote()
+        note.move(watched, START_S + self.at_s, up=max(too_low, 0), down=max(-too_low, 0))
+        for attribute, amount in ((self.attribute, self.amount), *note.moves.items()):
+            item[attribute] = {"N": str(int(item.get(attribute, {"N": "0"})["N"]) + amount)}
+
+
+def changes_of_group(rate_per_min: float, kind: str, within_s: int, rng: random.Random) -> list[Change]:
+    """Returns the changes of a group, by time."""
+    at_s, changes, items = 0.0, list[Change](), 0
     while (at_s := at_s + rng.expovariate(rate_per_min / 60)) < SPAN_S:
         sign = -1 if items > 0 and rng.random() < 0.3 else 1
         items += sign
-        changes += [(at_s, "item", sign), (at_s + lag_s(kind, rng, at_s, within_s), "number", sign)]
-    return sorted([*changes, (FAULT_S, "number", -LOST)])
+        moved_s = at_s + lag_s(kind, rng, at_s, within_s)
+        changes += [Change(at_s, "items", sign), Change(moved_s, "team_number", sign)]
+    return sorted([*changes, Change(FAULT_S, "team_number", -LOST)])
 
 
 def counter(within_s: int) -> Counter:
@@ -62,20 +80,12 @@ def checks(rate_per_min: float, kind: str, within_s: int, seed: int) -> Iterator
     """Yields the time of each check, and the excess that the check proves (0: no excess)."""
     rng, watched = random.Random(seed), counter(within_s)
     pending = changes_of_group(rate_per_min, kind, within_s, rng)
-    item, noted, number, count = dict[str, Any](), dict[str, Any](), 0, 0
+    item, noted = dict(NUMBERS), dict[str, Any]()
     for minute in range(1, SPAN_S // 60):
         passed_s = minute * 60 - rng.uniform(0, 50)
         read_s = passed_s + rng.uniform(0, 5)  # the consumer may be ahead of its noted checkpoint
-        while pending and pending[0][0] <= read_s:
-            at_s, subject, amount = pending.pop(0)
-            count, number = (count + amount, number) if subject == "item" else (count, number + amount)
-            # Until the other of item and number follows, the number is too low by this amount (negative: too high).
-            too_low = amount if subject == "item" else -amount
-            note = TeamNumberNote()
-            note.move(watched, START_S + at_s, max(too_low, 0), max(-too_low, 0))
-            for stretch, moved in note.moves.items():
-                item[stretch] = {"N": str(int(item.get(stretch, {"N": "0"})["N"]) + moved)}
-        item |= {"team_number": {"N": str(number)}, "items": {"N": str(count)}}
+        while pending and pending[0].at_s <= read_s:
+            pending.pop(0).apply(watched, item)
         bounds = watch.excess_bounds(watched, item, START_S + passed_s)
         assert bounds
         low, high, since = watch.intersect_bounds(noted, *bounds, START_S + passed_s, RULE)
@@ -127,7 +137,7 @@ def test_changes_that_the_number_may_lack_keep_widening_the_bounds_if_within_s_c
     """The second declaration reads the sums by stretch of time (team_numbers.py) that the first declaration wrote."""
     first, second = counter(before), counter(after)
     note = TeamNumberNote()
-    note.move(first, START_S + 7, 1, 2)
+    note.move(first, START_S + 7, up=1, down=2)
     item = {name: {"N": str(amount)} for name, amount in note.moves.items()}
     assert watch.excess_bounds(second, item | NUMBERS, START_S + 7 + after) == (-2, 1)
     assert watch.excess_bounds(second, item | NUMBERS, START_S + 7 + before + after) == (0, 0)

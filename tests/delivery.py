@@ -120,9 +120,9 @@ class Stream:
 
     def _begin(self, after: str | None = None) -> str:
         shard = {"StreamArn": self.arn, "ShardId": self.shard}
+        oldest = {"ShardIteratorType": "TRIM_HORIZON"}
+        begin = {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": after} if after else oldest
         try:
-            begin = {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": after}
-            begin = begin if after else {"ShardIteratorType": "TRIM_HORIZON"}
             return str(self._wire.get_shard_iterator(**shard, **begin)["ShardIterator"])
         except ClientError:
             if after is None:
@@ -134,7 +134,7 @@ class Stream:
         try:
             page = self._wire.get_records(ShardIterator=self._iterator, Limit=BATCH_RECORDS)
         except ClientError as error:
-            # The iterator was made when the stream was empty. DynamoDB Local refuses it after the first record comes.
+            # The iterator was made when the stream was empty. DynamoDB Local refuses such an iterator after a record.
             if error.response["Error"]["Code"] != "TrimmedDataAccessException" or self._has_read:
                 raise
             page = self._wire.get_records(ShardIterator=self._begin(), Limit=BATCH_RECORDS)

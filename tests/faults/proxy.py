@@ -290,14 +290,15 @@ class _Client(_HttpConnection):
             answer = await self._upstream.send(head + forwarded_body)
         except OSError:  # the engine has closed the connection
             return None
-        if fault and fault.kind in (FaultKind.LOSE_RESPONSE, FaultKind.SILENCE):
-            return None
-        if fault and fault.kind is FaultKind.LATE_ANSWER:
-            await asyncio.sleep(fault.delay_s)
-        if fault and fault.kind is FaultKind.FAIL_AFTER:
-            return error(500, "InternalServerError", "injected after the write")
-        if fault and fault.kind is FaultKind.ERROR_AFTER:
-            return error(400, fault.code, "injected after the write")
+        match fault:
+            case Fault(kind=FaultKind.LOSE_RESPONSE | FaultKind.SILENCE):
+                return None
+            case Fault(kind=FaultKind.LATE_ANSWER):
+                await asyncio.sleep(fault.delay_s)
+            case Fault(kind=FaultKind.FAIL_AFTER):
+                return error(500, "InternalServerError", "injected after the write")
+            case Fault(kind=FaultKind.ERROR_AFTER):
+                return error(400, fault.code, "injected after the write")
         return answer
 
 

@@ -43,9 +43,11 @@ def test_few_changes_cost_more_each_and_a_batch_window_saves_nothing_in_an_idle_
 
 def test_a_batch_that_spans_two_minutes_pays_for_two_segments() -> None:
     """If the first and the last record of a batch lie 30 s apart, every second batch pays for a second segment."""
-    assert cost.minute_edge_units(1000, 0) == 0
-    assert cost.minute_edge_units(0.01, 30) == pytest.approx(0, abs=0.01), "a batch of one record is in one minute"
-    assert cost.minute_edge_units(10, 30) == pytest.approx(0.5 * cost.segment_units(10))
+    assert cost.minute_edge_units(tallies=1000, spread_s=0) == 0
+    assert cost.minute_edge_units(tallies=0.01, spread_s=30) == pytest.approx(0, abs=0.01), (
+        "a batch of one record is in one minute"
+    )
+    assert cost.minute_edge_units(tallies=10, spread_s=30) == pytest.approx(0.5 * cost.segment_units(10))
 
 
 def test_each_price_names_a_page_of_aws_as_its_source() -> None:
@@ -69,9 +71,9 @@ def test_a_unit_without_a_price_is_an_error_and_not_free() -> None:
 
 
 def test_few_draws_are_all_different_and_many_draws_have_every_value() -> None:
-    assert cost.distinct(0.001, 10_000) == pytest.approx(0.001)
-    assert cost.distinct(1000, 1) == 1
-    assert cost.distinct(1e9, 50) == pytest.approx(50)
+    assert cost.distinct(draws=0.001, values=10_000) == pytest.approx(0.001)
+    assert cost.distinct(draws=1000, values=1) == 1
+    assert cost.distinct(draws=1e9, values=50) == pytest.approx(50)
 
 
 def test_the_prices_of_strangers_are_the_prices_at_1000_requests_a_second() -> None:
@@ -85,16 +87,16 @@ def test_the_worst_day_pays_for_a_visitor_with_each_visit() -> None:
     declared = Declarations.load(ROOT / "lambdas/counters.py")
     with_visitors = replace(declared, counters={**declared.counters, PAGE_VISITORS.name: PAGE_VISITORS})
     (visit_route,) = [route for route in declared.routes if route.operation.name == "visit"]
-    usd_of_visitors = visit_route.throttle.scaled_by(1).rate_per_s * 86_400 / 1e6 * USD_PER_MILLION["soon"]  # a receipt
-    assert worst_day(with_visitors, 1) - worst_day(declared, 1) >= usd_of_visitors - 0.01
+    usd_of_visitors = visit_route.throttle.rate_per_s * 86_400 / 1e6 * USD_PER_MILLION["soon"]  # a receipt for each
+    assert worst_day(with_visitors, share=1) - worst_day(declared, share=1) >= usd_of_visitors - 0.01
 
 
 def test_the_worst_day_depends_on_the_throttles_and_on_the_public_routes() -> None:
     declared = Declarations.load(ROOT / "lambdas/counters.py")
-    usd = worst_day(declared, 1)
-    assert worst_day(declared, 0.1) == pytest.approx(usd / 10)
+    usd = worst_day(declared, share=1)
+    assert worst_day(declared, share=0.1) == pytest.approx(usd / 10)
     more_public = replace(declared, counters={**declared.counters, "stock": replace(counters.STOCK, read="anyone")})
-    assert worst_day(more_public, 1) > usd
+    assert worst_day(more_public, share=1) > usd
     less_public = {**declared.counters, "hearts": replace(counters.HEARTS, changes="caller")}
     usd_of_writes = 2 * 100 * 86_400 / 1e6 * USD_PER_MILLION["like with a key"]  # PUT and DELETE, each 100 a second
-    assert usd - worst_day(replace(declared, counters=less_public), 1) > usd_of_writes
+    assert usd - worst_day(replace(declared, counters=less_public), share=1) > usd_of_writes

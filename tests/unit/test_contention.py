@@ -1,4 +1,4 @@
-"""Tests Spread, Breaker and Retries with a clock that only the test moves, and with fixed pauses."""
+"""Tests Spread, Breaker and Retries with a clock that only the test moves."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ MAX_SHARDS = 16
 
 
 class Clock:
-    """A clock that only the test moves."""
-
     def __init__(self) -> None:
         self.now_s = 1000.0
 

@@ -18,9 +18,9 @@ from typing import Any
 from tally.dynamo.shards import ShardTree
 
 TABLES = ("counts", "receipts")
-COLLECTIONS = 40  # intervals of item collections between the positions 0 and 1
+COLLECTIONS = 40  # intervals between the positions 0 and 1: each item collection has one, and some share one
 OPEN_MAX = 7  # open shards of a table: each shard costs a heartbeat, four deliveries and two checkpoints a minute
-SMALLEST_STEP = 1e-9  # the positions of any two items of `counts` are further apart
+SMALLEST_STEP = 1e-9  # the positions of two items of `counts` are equal, or hardly ever so close
 Record = dict[str, Any]
 
 
@@ -96,7 +96,8 @@ class Streams:
             self.split_at(self._shard_at("counts", edge), edge)
 
     def split_off_item(self, key: dict[str, dict[str, str]]) -> None:
-        """Give one item of the counts its own shard. The shard of a tally's item has no records for the rollup."""
+        """Give one item of the counts its own shard, with the items at the same position. The shard of a tally's item
+        has no records for the rollup."""
         for edge in (position(key) - SMALLEST_STEP, position(key) + SMALLEST_STEP):
             self.split_at(self._shard_at("counts", edge), edge)
 

@@ -5,7 +5,7 @@ marker of an item says whether the stream or the scan has counted the item first
 of the scan, the number less the recount is the excess, and is deducted from the number.
 
 What the model predicts: after a scan has set all numbers, each number is always the sum of its group's items, as the
-records that the consumer has applied left the items. The test compares both after every 25 turns, and at the end.
+records that the consumer has applied left the items. The test compares both in every 25th turn, and at the end.
 
 The model asks the code what a record moves (`ItemsRun`, `_with_scan`, `first_seen.apply_record`), and which groups an
 open scan counts (`Scan`). The model does everything else. An item has few states, so it often returns to an earlier
@@ -131,6 +131,7 @@ class Model:
         self.keys = [f"k{n}" for n in range(self.chance.randint(3, 12))]
         self.hashes = {key: self.chance.random() for key in self.keys}
         self.items: dict[str, Contribution] = {key: value for key in self.keys if (value := self.random_contribution())}
+        """By key, what each item contributes. If an item contributes nothing, its key is missing."""
         self.shards = [Shard(None, 0.0, 1.0)]
         self.scan = Scan("n")
         """The last scan, as it is stored."""
@@ -160,9 +161,9 @@ class Model:
             return None
         return Contribution(self.chance.choice(GROUPS), self.chance.choice(AMOUNTS))
 
-    def sleep(self, turns: Sequence[int]) -> Process:
-        """Waits for one of these numbers of turns."""
-        for _ in range(self.chance.choice(turns)):
+    def sleep(self, steps: Sequence[int]) -> Process:
+        """Makes no request for one of these numbers of steps."""
+        for _ in range(self.chance.choice(steps)):
             yield
 
     # ---- the team ----
@@ -402,7 +403,7 @@ class Model:
                 self.poll()
 
     def shows_wrong_number(self) -> bool:
-        """Runs many turns. Says whether a wrong number was shown after 25 turns, after 50, …, or at the end."""
+        """Runs many turns. Says whether a wrong number was shown in any 25th turn, or at the end."""
         for turn in range(self.chance.randint(200, 1200)):
             self.turn()
             if turn % 25 == 0 and self.has_wrong_number():

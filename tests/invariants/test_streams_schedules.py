@@ -2,7 +2,8 @@
 
 Each schedule has stream shards of both tables, some of which split. Both consumers get the records in random batches,
 repeatedly and concurrently, while processes crash, run out of time or have a wrong clock, and a bucket fails.
-unit/test_booking_minutes.py tests the effect of each kind of record. `SCHEDULES=450 make test` runs 450 schedules.
+unit/test_booking_minutes.py tests on which minute each kind of record is booked. `SCHEDULES=450 make test` runs 450
+schedules.
 """
 
 from __future__ import annotations

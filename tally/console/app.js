@@ -76,7 +76,7 @@ async function route() {
   }
   if (signal.aborted) return;
   document.title = [...rest.reverse(), target !== PAGES.tally && target?.title, "Tally"].filter(Boolean).join(" · ");
-  if (!isFirst) page.querySelector("h1")?.focus();
+  if (!isFirst) page.querySelector("h1")?.focus(); // so a screen reader reads the new heading
 }
 
 function showNavigation(current) {

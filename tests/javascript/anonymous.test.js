@@ -7,8 +7,8 @@ import { API, HOUR_MS, World, json, refusal, token, requestLost, neverAnswers } 
 const ANONYMOUS = { anonymous: true };
 const SECRET = `tally1-own ${API} `; // the name of the secret's item; an item `${SECRET}counter id` is of a like
 const ann = () => ({ user: () => "ann", token: () => token("ann") });
-/** Ann's page reads the browser's likes, to take them over. `page` then puts the like if `present`, or else deletes it.
- * Ann's page gets the answer, from before this change, only now. */
+/** Ann's page reads the browser's likes, to take them over. Before Ann's page gets the answer, `page` puts the like if
+ * `present`, or else deletes it, at a later time than the first like. So the answer is older than this change. */
 const changeDuringRead = async (world, page, present) => {
   let deliverAnswer;
   world.server.faults = [(request, server) => new Promise((resolve) => (deliverAnswer = resolve.bind(null, server.answer(request))))];
@@ -41,7 +41,7 @@ test("a like counts the user who is signed in, and a like without a user and wit
   const world = new World();
   await world.resultOf(world.openTab(ann()).like("hearts", "home", true, ANONYMOUS));
   assert.deepEqual([...world.server.likers], ["hearts/home/ann"]);
-  assert.throws(() => world.openTab().like("hearts", "home"), /nobody is signed in/);
+  assert.throws(() => world.openTab().like("hearts", "home"), /nobody is signed in/, "the like is not anonymous");
   world.shared.full = true;
   assert.throws(() => world.openTab().like("hearts", "home", true, ANONYMOUS), /nobody is signed in/, "the storage keeps no secret");
   await assert.rejects(world.openTab().mine(["hearts:home"]), /nobody is signed in/);
@@ -89,7 +89,7 @@ for (const time of ["abc", "null", "1e400"])
     await next.until(() => Number(next.shared.items.get(`${SECRET}hearts home`)) > 1);
   });
 
-test("a like gets a later time than the stored time of the last like, also if this has a fraction of a millisecond", async () => {
+test("a like gets a later time than the stored time of the last like, also if the stored time has a fraction of a millisecond", async () => {
   const world = new World();
   const before = Date.now() + HOUR_MS + 0.5;
   world.shared.items.set(`${SECRET}hearts home`, String(before));
@@ -104,6 +104,7 @@ for (const malformed of ["", "short", "ë\n and no header", "s".repeat(256)])
     await assert.rejects(world.openTab().mine(["hearts:home"]), /nobody is signed in/);
     await world.resultOf(world.openTab().like("hearts", "home", true, ANONYMOUS));
     assert.notEqual(world.shared.items.get(SECRET), malformed);
+    // The secret becomes malformed later: plays count, and a like that waits ends.
     world.shared.items.set(SECRET, malformed);
     assert.equal((await world.resultOf(world.openTab().increment("plays", "9f3a"))).state, "counted");
     world.navigator.onLine = false;
@@ -116,7 +117,7 @@ for (const malformed of ["", "short", "ë\n and no header", "s".repeat(256)])
   });
 
 // A takeover has three requests, 0 to 2: it reads the browser's likes, puts the user's like, deletes the browser's like.
-// The page closes at one of them; with 3, the page does not close before the end.
+// The page closes at `lastRequest`. If `lastRequest` is 3, the page does not close before the end.
 for (let lastRequest = 0; lastRequest < 4; lastRequest++)
   for (const arrives of [true, false])
     test(`a user who signs in takes over the like, although the page closes ${arrives ? "after" : "before"} request ${lastRequest} is handled`, async () => {
@@ -158,6 +159,7 @@ test("if a user's takeover of a like waits for a token, the next user does not t
 test("if a user deletes a like, the client also deletes the browser's like", async () => {
   const world = new World();
   await world.resultOf(world.openTab().like("hearts", "home", true, ANONYMOUS));
+  // The page cannot read the browser's likes, so it takes over no like.
   world.server.faults = ({ path }) => (path === "/anonymous" ? requestLost : undefined);
   await world.resultOf(world.openTab(ann()).like("hearts", "home", false));
   await world.until(() => !world.server.likers.size);
@@ -173,6 +175,7 @@ test("a like is taken over, although a frozen page learns late that an earlier d
   world.server.faults = [(request, server) => new Promise((resolve) => (deliverAnswer = () => resolve(server.answer(request))))];
   frozen.like("hearts", "home", false, ANONYMOUS);
   await world.runPending();
+  // The other page sends the same delete, and gets its answer first.
   page.retry();
   await world.until(() => !world.server.likers.size);
   world.moveClock(1000);
@@ -243,6 +246,7 @@ test("forget() deletes all anonymous likes, also those that wait, and then delet
   assert.deepEqual(outcomes.map(({ state }) => state), ["counted", "counted", "counted"]);
   assert.equal(world.server.likers.size, 0);
   assert.deepEqual([...world.shared.items.keys()].filter((name) => name.startsWith(SECRET)), []);
+  // Without likes forget() resolves, too.
   await page.forget();
   await page.forget(undefined);
 });
@@ -269,11 +273,11 @@ test("if it is in doubt whether forget() deleted a like, a later page deletes it
   page.forget();
   await world.runPending();
   const next = world.closeTabs();
-  next.moveClock(30 * HOUR_MS);
+  next.moveClock(30 * HOUR_MS); // the receipt of the delete may have expired
   next.server.faults = [];
   const annsPage = next.openTab(ann());
   await next.until(() => !next.shared.entries.length);
-  await annsPage.mine([]);
+  await annsPage.mine([]); // `mine` would take over the likes
   await next.runPending();
   assert.equal(next.server.likers.size, 1, "the outcome is unknown, and no user takes over the like");
   assert.ok(!next.server.likers.has("hearts/a/ann"));

@@ -54,14 +54,14 @@ for (const kind of ["node", "browser"])
     });
   }
 
-for (const [kind, setMs] of [["node", 0], ["node", -30 * HOUR_MS], ["browser", 0]])
-  test(`in a ${kind}, a change whose receipt expired during a sleep is in doubt, and is not sent again (clock set by ${setMs} ms)`, async () => {
+for (const [kind, setHours] of [["node", 0], ["node", -30], ["browser", 0]])
+  test(`in a ${kind}, a change whose receipt expired during a sleep is in doubt, and is not sent again (clock set by ${setHours} hours)`, async () => {
     const world = machine(kind);
     world.server.faults = [answerLost];
     const outcome = world.openTab().increment("plays", "9f3a");
     await world.runPending();
     world.sleep(30 * HOUR_MS);
-    world.moveClock(setMs);
+    world.moveClock(setHours * HOUR_MS);
     world.server.receipts.clear();
     assert.equal((await world.resultOf(outcome)).state, "doubt");
     assert.equal(world.server.counts.get("9f3a"), 1);
@@ -83,7 +83,7 @@ test("the first answer corrects when earlier changes were sent, so a clock that 
   assert.equal((await world.resultOf(outcome)).state, "counted");
 });
 
-test("a page of a user corrects when an anonymous change of an earlier page was sent", async () => {
+test("a user's page corrects the time at which an earlier page sent an anonymous change", async () => {
   const world = machine("browser");
   const signedIn = { user: () => "ann", token: () => Promise.reject(new Error("no session")) };
   world.server.faults = [requestLost];
@@ -100,6 +100,7 @@ for (const kind of ["node", "browser"])
   test(`in a ${kind}, a clock that is set after the storage was cleared loses no play whose request was lost`, async () => {
     const world = machine(kind);
     const page = world.openTab();
+    // Neither the change nor the request for its receipt gets an answer.
     world.server.faults = ({ path }) => (path.includes("9f3a") || path.startsWith("/receipts")) && requestLost;
     const outcome = page.increment("plays", "9f3a");
     await world.runPending();

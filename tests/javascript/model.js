@@ -305,6 +305,7 @@ export class Model {
       const { chance: random } = this;
       const delayMs = 1 + random.below(200);
       if (!random.often(this.faultShare)) return this.startTimer(null, () => answer(this.server.answer(request)), delayMs);
+      // What is listed twice happens twice as often.
       const fault = random.pick(["answer lost", "answer lost", "request lost", "delayed", "hangs", "false answer", "false answer"]);
       if (fault === "request lost") return this.startTimer(null, failFetch, delayMs);
       if (fault === "false answer") return this.startTimer(null, () => answer(random.pick(FALSE_ANSWERS)), delayMs);

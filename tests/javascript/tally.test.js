@@ -8,7 +8,7 @@ import { API, HOUR_MS, World, json, answerLost, refusal, token, requestLost, nev
 const ANN = { user: () => "ann", token: () => token("ann") };
 const captivePortal = () => new Response("<h1>Sign in to the Wi-Fi</h1>", { status: 200 });
 
-test("a change is stored before the call returns, and when it is sent is stored before the request", async () => {
+test("a change is stored before the call returns, and the time of its first request is stored before this request", async () => {
   const world = new World();
   let stored;
   world.server.faults = [() => ((stored = world.shared.entries), requestLost())];
@@ -63,7 +63,7 @@ for (const [reply, answer] of Object.entries({
     assert.equal(world.server.sent.length, 3);
   });
 
-test("JSON of another server that cannot become a string denies one change, and delays no other change", async () => {
+test("JSON of another server, whose `type` cannot become a string, denies one change, and delays no other change", async () => {
   const world = new World();
   world.server.faults = [() => json(400, { type: { toString: 1 } })];
   const page = world.openTab();
@@ -113,7 +113,7 @@ test("if a change counted and its answer got lost, a page asks for the receipt 3
   page.increment("plays", "9f3a");
   await world.runPending();
   const next = world.closeTabs();
-  next.moveClock(30 * HOUR_MS);
+  next.moveClock(30 * HOUR_MS); // this server's receipts do not expire
   next.server.requests = [];
   const outcome = await next.resultOf(
     new Promise((resolve) => next.openTab().addEventListener("change", ({ detail }) => detail.outcome && resolve(detail.outcome)))
@@ -124,7 +124,7 @@ test("if a change counted and its answer got lost, a page asks for the receipt 3
 });
 
 for (const [claim, hours, state, counts] of [
-  ["is sent again while a receipt lives", 22, "counted", 1],
+  ["is sent again while a receipt lives", 22, "counted", 1], // the client does not use the last of 24 hours
   ["is in doubt, and is not sent, after a receipt has expired", 24, "doubt", undefined],
 ])
   test(`an unanswered change without a receipt ${claim}`, async () => {
@@ -380,7 +380,7 @@ test("two tabs without locks count each of 40 changes once, although answers and
   assert.equal(world.server.counts.get("9f3a"), 40);
 });
 
-test("a change whose stored text has an outcome is not sent, because its tab closed before it removed the change", async () => {
+test("a change whose stored text has an outcome is not sent, because its tab closed before the tab removed the item", async () => {
   const world = new World();
   const entry = { counter: "plays", id: "9f3a", key: "k", at: Date.now(), sent: Date.now(), tries: 1 };
   world.shared.items.set(`tally1 ${API}  plays 9f3a k`, JSON.stringify({ ...entry, outcome: { state: "counted" } }));

@@ -119,7 +119,7 @@ test("a page that thaws reports an outcome once, although another tab settled th
   const thirdTab = world.shared.openView();
   thirdTab.listeners.push((event) => events.push(event));
   await world.resultOf(page.increment("plays", "9f3a"));
-  // The page received the answer first. The events of its own writes stand for those of another tab, and come now.
+  // After the answer, the page gets the events of its own writes, as if another tab had settled the change, too.
   for (const event of events) for (const listener of page.storage.listeners) listener(event);
   await world.runPending();
   assert.deepEqual(states, ["counted"]);
@@ -143,7 +143,7 @@ test("a page that becomes hidden requests no lock, and requests the lock when it
   world.server.faults = () => requestLost;
   page.increment("plays", "9f3a");
   await world.runPending();
-  let lockRequests = 0; // each of these requests succeeds, and runs nothing
+  let lockRequests = 0; // each ends without the lock, so the client sends without a lock
   world.navigator.locks.request = async () => void lockRequests++;
   document.hidden = true;
   world.fireEvent("visibilitychange");
@@ -515,7 +515,7 @@ test("items that another program stored under the client's prefix are not sent, 
     storedChange("ann hearts article-1 " + KEY, { present: "yes" }),
   ])
     world.shared.items.set(name, value);
-  // The name of an item says which change it is, and not its text.
+  // The name of an item says which change it is. The client ignores the counter, id, key and user in the item's text.
   world.shared.items.set(...storedChange(" plays 9f3d " + KEY, { counter: "usage", id: "..", key: "k", user: "eve" }));
   const page = world.openTab(ANN);
   await world.until(() => !page.waiting().length);
@@ -558,7 +558,7 @@ test("a folder may hold files and folders of other programs", async () => {
   await next.until(() => next.server.counts.get("9f3a") === 1);
 });
 
-test("the client reads each of 500 stored changes at most twice, and at most four times if the first answer was lost", async () => {
+test("the client reads the items of 500 changes at most 1,110 times, although 50 answers get lost", async () => {
   const world = new World();
   for (let at = 0; at < 500; at++) world.shared.items.set(...storedChange(` plays 9f3a ${KEY}-${at}`));
   const storage = world.shared.openView();
@@ -571,6 +571,7 @@ test("the client reads each of 500 stored changes at most twice, and at most fou
   new Tally({ api: API, storage });
   await world.until(() => world.server.counts.get("9f3a") === 500, 5000);
   await world.until(() => !world.shared.entries.length, 5000);
+  // Two reads for each change, two more for each lost answer, and a few for the last changes.
   assert.ok(reads <= 500 * 2 + 50 * 2 + 10, `${reads} reads`);
 });
 
@@ -608,15 +609,17 @@ test("the client asks for many receipts with one request, and alone for a receip
   assert.equal(world.server.counts.size, 300);
   assert.equal(world.server.sent.length, 100);
   const receiptRequests = world.server.requests.filter(({ path }) => path === "/receipts");
-  // The client asks alone for each receipt of the refused request, which are up to 100.
+  // Three requests ask for 100 receipts each. Tally refuses one of these, and the client asks for its receipts alone.
   assert.ok(receiptRequests.length < 120, `${receiptRequests.length} requests`);
 });
 
+/** Stores a change that was sent two hours ago. So the client asks for its receipt before it sends the change. */
 const storeOldChange = (world, counter, key) =>
   world.shared.items.set(...storedChange(` ${counter} old ${KEY}-${key}`, { sent: Date.now() - 2 * HOUR_MS, tries: 1 }));
 
 test("an old change waits until /health lists its counter, and delays no other change", async () => {
   const world = new World();
+  // Every object of JavaScript has a member `constructor`, also the object in which /health lists counters.
   for (const counter of ["constructor", "plays", "votes"]) storeOldChange(world, counter, 1);
   const page = world.openTab();
   await world.runPending();
@@ -645,7 +648,7 @@ test("the client asks each time how long receipts live, because a deployment may
 
 test("if requests for the receipts of old changes fail, no new change is delayed", async () => {
   const world = new World();
-  world.shared.items.set(...storedChange(` plays old ${KEY}`, { sent: Date.now() - 2 * HOUR_MS, tries: 1 }));
+  storeOldChange(world, "plays", 1);
   world.server.faults = ({ path }) => (path === "/receipts" ? () => json(429, {}) : undefined);
   const page = world.openTab();
   const outcomes = Array.from({ length: 20 }, () => page.increment("plays", "9f3a"));
@@ -666,8 +669,9 @@ for (const [failure, breakStorage] of Object.entries({
     const outcome = page.increment("plays", "9f3a");
     breakStorage(world);
     await world.runPending();
+    // The storage that rejects writes and removals cannot record the request, so the client does not send the change.
     if (!world.server.sent.length) return assert.deepEqual(reasons(page), ["storage"]);
-    // The receipt has expired. The clock says so, and the server's time does not.
+    // The receipt has expired: 30 hours pass on the page's clock. The server's Date does not change.
     world.server.receipts.clear();
     world.moveClock(30 * HOUR_MS);
     world.server.aheadMs = -30 * HOUR_MS;

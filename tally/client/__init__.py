@@ -174,6 +174,7 @@ class Tally(Methods):
                     raise
 
     def _send_once(self, function: str, entries: Mapping[int, _Entry[T]]) -> dict[int, T | TallyError]:
+        """Sends entries in one event, without a retry. Returns the result or the error of each entry, by its place."""
         try:
             answer = self._invoke(function, _batch_event(entries))
             if not isinstance(answer, dict) or not isinstance(answer.get("results"), list):
@@ -201,7 +202,7 @@ class Tally(Methods):
         return entries, unsendable
 
     def _event(self, request: Request[Any]) -> bytes:
-        """Returns the event of a request. Raises what `encode_event` raises."""
+        """Returns the event of a request. Raises InvalidInputError or PayloadTooLargeError."""
         caller = self.caller if request.caller is None else request.caller
         caller_member = {} if caller is None else {"caller": caller}
         return encode_event({"operation": request.operation, **request.fields, **caller_member})
@@ -226,7 +227,7 @@ class Tally(Methods):
 
 
 class _Entry(NamedTuple, Generic[T]):
-    """A request, and the event in JSON that sends it."""
+    """A request, and its event in JSON. The place of an entry is the position of its request in the caller's list."""
 
     request: Request[T]
     event: bytes

@@ -24,7 +24,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer of a function."""
+    """The answer of a function. `replayed`: an earlier request with the same key had counted the change."""
 
     status: int
     body: Mapping[str, Any]
@@ -44,6 +44,7 @@ class Request(Generic[T_co]):
     def of(cls, function: str, operation: str, arguments: Mapping[str, Any]) -> Request[T_co]:
         """Returns the request with these arguments and canonical ids. If the operation takes a key and no key is given,
         makes a key. Tally refuses an id that is not text. The argument `from_` is the field `from`."""
+        # The argument `from_` is the field `from`, which is a keyword of Python.
         given = {name.rstrip("_"): plain(value) for name, value in arguments.items() if value is not None}
         # `of`: tallies; in a request for receipts an operation, which `tally_of` leaves as it is.
         encoders = dict[str, Callable[[str], str]](of=tally_of)

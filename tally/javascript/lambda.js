@@ -23,7 +23,7 @@ export class TallyError extends Error {
   }
 }
 
-// A database may return an amount as a BigInt, which JSON cannot write, so this sends the amount as a Number.
+// A database may return an amount as a BigInt, which JSON cannot write. So the client sends the amount as a Number.
 const asNumber = (_, value) => {
   if (typeof value !== "bigint") return value;
   if (Number.isSafeInteger(Number(value))) return Number(value);

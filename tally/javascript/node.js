@@ -54,7 +54,7 @@ export const folder = (givenPath) => {
       const unfinished = `${fileOf(name)}.${process.pid}${UNFINISHED}`;
       openAndSync(unfinished, "w", `${name}\n${text}`);
       renameSync(unfinished, fileOf(name));
-      openAndSync(path, "r");
+      openAndSync(path, "r"); // the new name of the file is on the disk, too
     },
     removeItem: (name) => rmSync(fileOf(name), { force: true }),
   };

@@ -89,7 +89,7 @@ export interface Problem {
  * `refused`: Tally refused the change, for the reason in `answer`. The change did not count, and is not sent again.
  * `superseded`: the change of a like did not count, because a later change replaced it, or the storage lost it.
  * `doubt`: the change was sent and has no answer, and its receipt may have expired. Nobody knows whether it counted.
- * `forgotten`: `forget()` removed the change.
+ * `forgotten`: `forget()` removed the change, or the storage lost a signed increment or the secret of an anonymous like.
  * `denied`: the change still waits, as `Why` says. The event `change` reports its outcome later.
  */
 export type Outcome =

@@ -32,7 +32,6 @@ class Need(NamedTuple):
 
 
 Needs = frozenset[Need]
-
 RECEIPT_PREFIX = "tally#"
 NOTHING: Needs = frozenset()
 

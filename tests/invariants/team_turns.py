@@ -162,7 +162,9 @@ class TeamSchedule:
             self.open_scans.append((recount, recount.run_steps()))
         recount, steps = self.open_scans.pop(self.chance.randrange(len(self.open_scans)))
         try:
-            if next(steps, None) is not None and self.chance.random() > 0.05:
+            if (
+                next(steps, None) is not None and self.chance.random() > 0.05
+            ):  # else the process has read all items, or dies
                 self.open_scans.append((recount, steps))
         except (Crash, ScanClosedError):
             pass
@@ -188,7 +190,7 @@ class TeamSchedule:
     def sweep(self) -> None:
         """Store how far the consumer has come, as the sweep does."""
         store, passed_s = self.team.store, self.clock() - LISTED_AFTER_S
-        for shard in self.shards:
+        for shard in self.shards:  # of a shard with a record that is not applied, only its checkpoint is passed
             key = keys.key(*keys.checkpoint_key("items", "shop", shard.shard))
             checkpoint = Checkpoint.of(queries.get(store.client, store.settings.ledger_table, key))
             sequences = [int(record["dynamodb"]["SequenceNumber"]) for record in shard.records]
@@ -245,10 +247,11 @@ class TeamSchedule:
         return self.team.process(self._client()) if is_new else self.chance.choice(self.warm_processes)
 
     def _client(self) -> Any:
-        """Returns a client whose process dies at a write, or whose requests let other processes act."""
-        fate = self.chance.random()  # below 0.6 other processes act, below 0.9 the process dies
-        client = WatchedClient(self.team.wire, WRITES | READS if fate < 0.6 else WRITES)
-        request_number, turns = self.chance.randrange(2 if fate >= 0.6 else 8), self.chance.randint(1, 6)
+        """Returns a client whose process dies at a write, or lets other processes act at a request, or neither."""
+        fate = self.chance.random()
+        is_interrupted, dies = fate < 0.6, 0.6 <= fate <= 0.9
+        client = WatchedClient(self.team.wire, WRITES | READS if is_interrupted else WRITES)
+        request_number, turns = self.chance.randrange(8 if is_interrupted else 2), self.chance.randint(1, 6)
 
         def die(number: int, *_: object) -> None:
             if number == request_number:
@@ -261,9 +264,9 @@ class TeamSchedule:
                     self.act_at_random()
                 self.nesting_depth -= 1
 
-        hook: Callable[..., None] = let_others_act if fate < 0.6 else die
-        if fate > 0.9:
+        if not is_interrupted and not dies:
             return self.team.wire
+        hook: Callable[..., None] = let_others_act if is_interrupted else die
         if self.chance.random() < 0.5:
             client.before = hook
         else:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, ConnectionClosedError, ReadTimeoutError
 
 from tests import faults
 from tests.faults import Fault, FaultKind
@@ -34,6 +35,12 @@ ERROR_CODES = {
     FaultKind.ERROR_BEFORE: "TransactionConflict",
     FaultKind.ERROR_AFTER: "TransactionConflict",
 }
+SDK_ERRORS = {
+    FaultKind.LOSE_RESPONSE: ConnectionClosedError,
+    FaultKind.DROP_BEFORE: ConnectionClosedError,
+    FaultKind.SILENCE: ReadTimeoutError,
+    FaultKind.HANG_BEFORE: ReadTimeoutError,
+}
 
 
 def add_to_two_items(world: World) -> None:
@@ -58,16 +65,18 @@ def test_each_fault_forwards_or_stops_the_request_and_gives_the_client_its_error
     world: World = make_world(hasty=kind in (FaultKind.SILENCE, FaultKind.HANG_BEFORE))
     world.proxy.plan = faults.always(FAULTS[kind])
     error: Any = None
+    began_s = time.monotonic()
     try:
         add_to_two_items(world)
     except (ClientError, BotoCoreError) as raised:
         error = raised
+    took_s = time.monotonic() - began_s
     assert len(world.items()) == (2 if kind in REACHES_ENGINE else 0)
     assert all(request.forwarded is (kind in REACHES_ENGINE) for request in world.proxy.requests)
     assert world.proxy.count_injected(FAULTS[kind], "TransactWriteItems") == len(world.proxy.requests) >= 1
     if kind in ERROR_CODES:
         assert error.response["Error"]["Code"] == ERROR_CODES[kind]
     elif kind in (FaultKind.DELAY, FaultKind.LATE_ANSWER):
-        assert error is None
+        assert (error, took_s >= LATE_S) == (None, True)
     elif kind is not FaultKind.TRUNCATE:  # the SDK may accept a truncated answer after its last retry
-        assert isinstance(error, BotoCoreError)
+        assert isinstance(error, SDK_ERRORS[kind])

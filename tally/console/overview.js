@@ -7,7 +7,7 @@ import { fullIdOf } from "./ids.js";
 import { command, fullId, make, panel, share, spansOf, state, tallyLink } from "./parts.js";
 
 const API = new URL("..", import.meta.url).href; // this file is /console/overview.js
-const KEY = crypto.randomUUID(); // of the first change's command: a panel that is drawn anew shows the same key
+const KEY = crypto.randomUUID(); // of the command for a first change: a panel that is drawn again shows the same key
 const STATUS_S = 15;
 const COUNTERS_S = 60;
 const TOP = 5;

@@ -21,7 +21,7 @@ from tests.invariants.world import POST, VIDEO, World
 
 LONGEST_ID = "~" * fields.ID_CHARACTERS_MAX
 LONGEST_KEY = "k" * fields.KEY_CHARACTERS_MAX
-LONGEST_USER = "%" * 128
+LONGEST_USER = "u" * fields.USER_BYTES_MAX
 LONGEST = Counter(
     "c" * 32, prefix="LONGEST", sort_key="LONGEST", attribute="longest", ceiling=fields.AMOUNT_MAX, period="minute",
     keep_periods=5,

@@ -79,7 +79,8 @@ def test_a_redrive_books_a_dead_letter_of_the_bookkeeper_on_the_current_minute(s
     assert stream.redrive() == ["applied"]
     (first_minute, _, entries), (second_minute, name, redriven) = sorted(stream.segments())
     assert entries == redriven == [JournalEntry("plays", "v", pair="", expected=1, observed=0)]
-    assert (first_minute, name) == (MINUTE, f"receipts#redrive#bookkeeper#{NOW_S:.0f}#receipts#{SHARD}#1#1")
+    dead_letter_name = f"bookkeeper#{NOW_S:.0f}#receipts#{SHARD}#1"
+    assert (first_minute, name) == (MINUTE, f"receipts#redrive#{dead_letter_name}#1")
     assert began_minute <= second_minute <= int(time.time() // 60)
 
 

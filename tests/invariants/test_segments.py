@@ -32,6 +32,7 @@ def test_segments_are_read_as_they_were_written_from_every_bucket(stream: Stream
     read = list(segments.read_segments(stream.store, MINUTE))
     assert len(read) == 2 * fold.BUCKETS
     assert [segments.removal_halves(segment) for segment in read] == [entries[:2], []] * fold.BUCKETS
+    # By counter: the ids, and of each id the expected and the observed amount.
     sums = {"likes": [["p", "é/ü"], [3, 3], [2, -(10**38)]], "plays": [["u", "v"], [1, 30], [1, 0]]}
     assert [segments.columns(segment) for segment in read] == [sums, {"plays": [["v"], [30], [0]]}] * fold.BUCKETS
     imported = [list(segments.imported_amounts(segment, segments.columns(segment))) for segment in read]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION", "20")
+os.environ.setdefault("JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION", "20")  # Tally supports Node 20, too
 os.environ["JSII_DEPRECATED"] = "fail"  # deprecated parts of CDK fail, as Python's warnings do
 
 import pytest
@@ -58,7 +58,7 @@ def context_of_cdk_json() -> dict[str, Any]:
 def synthesize(tmp_path_factory: pytest.TempPathFactory) -> Synthesize:
     """Returns a function that returns the template of a context: `synthesize(stage="prod", …)`.
 
-    Each context is synthesized once for all workers. The function raises an error if a rule is broken.
+    Each context is synthesized once for all workers. If a rule is broken, the function raises CDK's error.
     """
     templates: dict[str, Template] = {}
     worker_folder = tmp_path_factory.getbasetemp()
@@ -100,7 +100,7 @@ def lavish(synthesize: Synthesize) -> Template:
 
 @pytest.fixture(scope="session")
 def behind_cdn(synthesize: Synthesize) -> Template:
-    """A prod stack behind CloudFront with mutual TLS and a team's issuer, without likers and without costly options."""
+    """A prod stack behind CloudFront with mutual TLS and a team's issuer, without likers, snapshots and traces."""
     return synthesize(**BEHIND_CDN)
 
 

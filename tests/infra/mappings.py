@@ -1,4 +1,4 @@
-"""Reads the event source mappings of a template for the pump of `make dev`."""
+"""Reads the event source mappings of a template as the pump reads mappings. In `make dev` the pump delivers records."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from tally.dev.stack.mappings import StreamMapping, read_mapping
 from tests.infra.template import Json, Template
 
-_NAMES = {
+_NAMES = {  # by property of CloudFormation: the name in the description of a local stack
     "BatchSize": "batch_records",
     "MaximumBatchingWindowInSeconds": "batch_window_s",
     "TumblingWindowInSeconds": "tumbling_window_s",
@@ -17,7 +17,7 @@ _NAMES = {
     "MaximumRecordAgeInSeconds": "age_s",
     "StartingPosition": "begins",
 }
-_LEFT_OUT = {"Enabled", "Tags"}  # properties that the description of a local stack does not have
+_WITHOUT_NAME = {"Enabled", "Tags"}  # properties that the description does not have
 
 
 def properties(template: Template) -> dict[tuple[str, str], Json]:
@@ -34,13 +34,13 @@ def properties(template: Template) -> dict[tuple[str, str], Json]:
 
 
 def mappings(template: Template) -> dict[tuple[str, str], StreamMapping]:
-    """Returns the mappings, by function and table. Raises LocalError for a mapping that the pump cannot emulate."""
+    """Returns the mappings, by function and table. If the pump cannot emulate a mapping, raises LocalError."""
     return {key: read_mapping(_pump_document(*key, mapping)) for key, mapping in properties(template).items()}
 
 
 def _pump_document(function: str, table: str, mapping: Json) -> Json:
     """Returns a mapping as the description of a local stack has it."""
-    document = {_NAMES.get(name, name): value for name, value in mapping.items() if name not in _LEFT_OUT}
+    document = {_NAMES.get(name, name): value for name, value in mapping.items() if name not in _WITHOUT_NAME}
     for name in ("EventSourceArn", "FunctionName"):
         del document[name]
     patterns = [json.loads(entry["Pattern"]) for entry in document.pop("FilterCriteria", {"Filters": []})["Filters"]]

@@ -38,10 +38,8 @@ GLOBAL_NAMES = {
     "AWS::WAFv2::WebACL": ("Name",),  # a web ACL for CloudFront is always in us-east-1
 }
 
-# A stack may use a share of each quota, because an account has other stacks and a team adds counters.
-SHARE = 0.85
-SHARES = {"characters of a managed policy": 0.92}  # a counter adds only about ten characters to one of two policies
-# Quotas that a stack may use up, because no new counter uses more of them.
+SHARE = 0.85  # a stack may use this share of each quota, because a team adds counters
+# Quotas that a stack may use up, because a new counter does not use more of them.
 MAY_BE_USED_UP = {
     "readers of a table's stream", "characters of a function's description", "metrics of an alarm's expression",
 }  # fmt: skip
@@ -59,6 +57,7 @@ def metrics_name_their_stack(template: Template) -> Iterator[str]:
             continue
         if template.stack in dimensions.values():  # a metric of the web ACL, which has the name of its stack
             continue
+        # Metrics of CloudFront have the dimension Region=Global.
         references = [REFERENCE.match(value) for value in dimensions.values() if value != "Global"]
         if not references or not all(match and match[1] in template.resources for match in references):
             yield f"{where}: {namespace} {metric} of {dimensions}, which names no resource of the stack"
@@ -72,7 +71,10 @@ def global_names_have_the_region(template: Template) -> Iterator[str]:
 
 
 def global_names(template: Template) -> dict[str, str]:
-    """Returns the names that must be unique over all regions, by logical id. CloudFormation makes a missing name."""
+    """Returns the names that must be unique over all regions, by logical id.
+
+    If a resource has no name in the template, CloudFormation makes a unique name.
+    """
     names = {}
     for id_, resource in template.resources.items():
         name: Any = resource.get("Properties", {}) if resource["Type"] in GLOBAL_NAMES else {}
@@ -109,7 +111,7 @@ def writers_wait_for_consumers(template: Template) -> Iterator[str]:
 def stacks_leave_room_in_the_quotas(template: Template) -> Iterator[str]:
     """If a new counter exceeds a quota, the deploy fails halfway."""
     for quota, subject, used in usage(template.body, template.stack):
-        limit = QUOTAS[quota].most * (1 if quota in MAY_BE_USED_UP else SHARES.get(quota, SHARE))
+        limit = QUOTAS[quota].most * (1 if quota in MAY_BE_USED_UP else SHARE)
         if used > limit:
             yield f"{subject}: {used} {quota}, of {QUOTAS[quota].most}"
 
@@ -150,15 +152,14 @@ def _resource_statements(node: Any) -> Iterator[Json]:
 
 
 def _named_metrics(template: Template) -> Iterator[tuple[str, tuple[str, str, dict[str, str]]]]:
-    """Yields the alarm or the widget of each metric, and the metric: (namespace, metric, dimensions)."""
+    """Yields an alarm's id or a widget's title, and (namespace, metric, dimensions), for each metric that it reads."""
     for id_, alarm in template.of_type("AWS::CloudWatch::Alarm").items():
         properties = alarm["Properties"]
-        metrics = [entry["MetricStat"]["Metric"] for entry in properties.get("Metrics", []) if "MetricStat" in entry]
         yield from ((id_, metric) for metric in queried_metrics(properties))
-        for metric in metrics or ([] if queried_metrics(properties) else [properties]):
+        for metric in (entry["MetricStat"]["Metric"] for entry in properties["Metrics"] if "MetricStat" in entry):
             dimensions = {pair["Name"]: as_text(pair["Value"]) for pair in metric.get("Dimensions", [])}
             yield id_, (metric["Namespace"], metric["MetricName"], dimensions)
-    for widget in template.dashboard()["widgets"] if template.of_type("AWS::CloudWatch::Dashboard") else ():
+    for widget in template.widgets():
         for row in widget["properties"].get("metrics", []):
             names = [part for part in row if isinstance(part, str)]
             if names:
@@ -178,7 +179,7 @@ def _writing_aliases(template: Template) -> set[str]:
 
 
 def _dependencies(template: Template, id_: str) -> set[str]:
-    """Returns all resources that must exist before this resource, by references and `DependsOn`."""
+    """Returns all resources that a deploy makes before this resource, because of references and `DependsOn`."""
     dependencies: set[str] = set()
     pending = [*_direct_dependencies(template, id_)]
     while pending:

@@ -15,11 +15,11 @@ _QUERY = re.compile(
     r""" WHERE service = '(?P<service>[\w-]+)' GROUP BY (?P=by) ORDER BY MAX\(\) DESC"""
 )
 EACH = "each"
-"""Stands in place of the value of a dimension, if an alarm's query reads the metric of each value of the dimension."""
+"""The value of a dimension in `queried_metrics`, because a query reads the metrics of all values of the dimension."""
 
 
 def queried_metrics(alarm: Json) -> list[tuple[str, str, dict[str, str]]]:
-    """Returns (namespace, metric, dimensions) of the metrics in an alarm's query; empty without a query."""
+    """Returns (namespace, metric, dimensions) of the metrics in an alarm's query; empty if the alarm has no query."""
     queries = [_QUERY.fullmatch(entry.get("Expression", "")) for entry in alarm.get("Metrics", ())]
     return [
         (query["namespace"], query["metric"], {"service": query["service"], query["by"]: EACH})
@@ -29,7 +29,10 @@ def queried_metrics(alarm: Json) -> list[tuple[str, str, dict[str, str]]]:
 
 
 class Template:
-    """The template of one stack, in a folder that CDK wrote. `body`: used in place of the file's content."""
+    """The template of one stack, in a folder that CDK wrote. `body`: replaces the content of the template's file.
+
+    `id`: the stack's id in the app, with which the file's name begins. Methods call a resource by its logical id.
+    """
 
     def __init__(self, folder: Path, body: Json | None = None, id: str = "Tally") -> None:
         self.id = id
@@ -72,12 +75,19 @@ class Template:
         body: Json = json.loads(as_text(self.only("AWS::CloudWatch::Dashboard")["DashboardBody"]))
         return body
 
+    def widgets(self) -> list[Json]:
+        """Returns the widgets of the dashboard; empty if the stack has no dashboard."""
+        return self.dashboard()["widgets"] if self.of_type("AWS::CloudWatch::Dashboard") else []
+
     def functions(self) -> dict[str, str]:
-        """Returns the logical ids of Tally's functions, by their handlers. A stack may have other functions."""
+        """Returns the logical ids of Tally's functions, by module: `reads` of the handler `handlers.reads`.
+
+        A stack may have functions that are not Tally's.
+        """
         functions = self.of_type("AWS::Lambda::Function").items()
         handlers = {function["Properties"]["Handler"]: name for name, function in functions}
-        module = "handlers."
-        return {handler.removeprefix(module): name for handler, name in handlers.items() if handler.startswith(module)}
+        prefix = "handlers."
+        return {handler.removeprefix(prefix): name for handler, name in handlers.items() if handler.startswith(prefix)}
 
     def alias_of(self, function: str) -> str:
         """Returns the logical id of the only alias of a function."""
@@ -94,7 +104,7 @@ class Template:
         """Yields every statement of a function's role, in any of its policies."""
         role = self.resources[function]["Properties"]["Role"]["Fn::GetAtt"][0]
         properties = self.resources[role]["Properties"]
-        assert not properties.get("ManagedPolicyArns")
+        assert not properties.get("ManagedPolicyArns"), "a template does not show the statements of AWS's own policies"
         for policy in properties.get("Policies", []):
             yield from policy["PolicyDocument"]["Statement"]
         for type_ in ("AWS::IAM::Policy", "AWS::IAM::ManagedPolicy", "AWS::IAM::RolePolicy"):

@@ -17,21 +17,16 @@ IDLE_USD = {"dev": 15, "prod": 35}
 
 
 def read_stage(template: Template) -> BilledStage:
-    """Returns the billed parts of a stage, by its template."""
+    """Returns the billed parts of a stage, as its template has them."""
     functions = [resource["Properties"] for resource in template.of_type("AWS::Lambda::Function").values()]
-    [sweep_mb] = [function["MemorySize"] for function in functions if function["Handler"].endswith(".sweep")]
-    alarms = [alarm["Properties"].get("Metrics", ()) for alarm in template.of_type("AWS::CloudWatch::Alarm").values()]
+    [sweep_mb] = [function["MemorySize"] for function in functions if function["Handler"] == "handlers.sweep"]
+    [increments] = [function for function in functions if function["Handler"] == "handlers.increments"]
+    alarms = [alarm["Properties"]["Metrics"] for alarm in template.of_type("AWS::CloudWatch::Alarm").values()]
     return BilledStage(
         snapshots=sum("SnapStart" in function for function in functions),
         sweep_mb=sweep_mb,
         alarm_metrics=sum(map(_billed_metrics, alarms)),
-        logged=_logged_share(
-            [
-                function["Environment"]["Variables"]
-                for function in functions
-                if function["Handler"] == "handlers.increments"
-            ]
-        ),
+        logged=_logged_share(increments["Environment"]["Variables"]),
     )
 
 
@@ -39,14 +34,13 @@ def _billed_metrics(metrics: Sequence[Json]) -> int:
     """Returns how many metrics AWS bills for an alarm. A query reads one metric of each counter."""
     if any("SELECT" in metric.get("Expression", "") for metric in metrics):
         return len(counters.COUNTERS)
-    return sum("MetricStat" in metric for metric in metrics) or 1
+    return sum("MetricStat" in metric for metric in metrics)
 
 
-def _logged_share(variables: Sequence[Json]) -> float:
+def _logged_share(variables: Json) -> float:
     """Returns the share of a function's successful invocations that write a log line."""
-    [environment] = variables
-    is_info = environment["POWERTOOLS_LOG_LEVEL"] == "INFO"
-    return 1 if is_info else float(environment["POWERTOOLS_LOGGER_SAMPLE_RATE"])
+    is_info = variables["POWERTOOLS_LOG_LEVEL"] == "INFO"
+    return 1 if is_info else float(variables["POWERTOOLS_LOGGER_SAMPLE_RATE"])
 
 
 @pytest.mark.parametrize(("stage", "calculated"), [("dev", DEV), ("prod", PROD)])

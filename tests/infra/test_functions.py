@@ -13,10 +13,11 @@ from tally.cdk.concurrency import concurrency_limits
 from tally.cdk.names import camel
 from tally.cdk.options import Options
 from tally.cli.deploy import CONCURRENCY_MIN, UNRESERVED
-from tests.infra.conftest import DECLARED
+from tests.infra.conftest import BEHIND_CDN, DECLARED
 from tests.infra.template import Json, Template, as_list
 
-WITH_ROUTES = sorted(DECLARED.routes_by_function)  # names of functions
+# A function has the name of its module in tally/operations.
+WITH_ROUTES = sorted(DECLARED.routes_by_function)
 FOR_OTHER_LAMBDAS = [name for name in WITH_ROUTES if not name.endswith(STRANGERS_SUFFIX)]
 SCHEDULED = {schedule.function: schedule for schedule in DECLARED.schedules}
 CONSUMERS = {reader.function: reader for reader in DECLARED.readers}
@@ -38,7 +39,6 @@ def on_tables(statement: Json) -> bool:
 def test_a_role_allows_only_the_resources_of_its_function_beside_the_tables(dev: Template, module: str) -> None:
     function = dev.functions()[module]
     log_group = dev.resources[function]["Properties"]["LoggingConfig"]["LogGroup"]["Ref"]
-    actions_on_all: list[str] = []
     expected: list[tuple[list[str], list[Any]]] = [
         (["logs:CreateLogStream", "logs:PutLogEvents"], [{"Fn::GetAtt": [log_group, "Arn"]}]),
     ]
@@ -54,21 +54,20 @@ def test_a_role_allows_only_the_resources_of_its_function_beside_the_tables(dev:
         streams = [{"Fn::GetAtt": [table, "StreamArn"]} for table in ("CountsTable", "ReceiptsTable")]
         expected += [(["dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator"], streams)]
     if module in CONSUMERS:
-        actions_on_all.insert(0, "dynamodb:ListStreams")
         objects = {"Fn::Join": ["", [{"Fn::GetAtt": ["DeadLetterBucket", "Arn"]}, f"/{module}/*"]]}
-        expected += [(["s3:PutObject"], [objects])]
+        expected += [(["dynamodb:ListStreams"], ["*"]), (["s3:PutObject"], [objects])]
     if module in SENDING:
         expected += [(["events:PutEvents"], [dev.outputs["EventBusArn"]["Value"]])]
     statements = [statement for statement in dev.statements(function) if not on_tables(statement)]
-    of_tally = {"StringEquals": {"events:source": "tally"}}
-    sending = [statement for statement in statements if statement["Action"] == "events:PutEvents"]
-    assert all(statement.pop("Condition") == of_tally for statement in sending)
-    assert {(statement["Effect"], "Condition" in statement) for statement in statements} == {("Allow", False)}
+    assert {statement["Effect"] for statement in statements} == {"Allow"}
+    from_tally = {"StringEquals": {"events:source": "tally"}}
+    for statement in statements:
+        condition = from_tally if statement["Action"] == "events:PutEvents" else None
+        assert statement.get("Condition") == condition
     allowed = [
         (sorted(as_list(statement["Action"])), sorted(as_list(statement["Resource"]), key=str))
         for statement in statements
     ]
-    expected += [(actions_on_all, ["*"])] if actions_on_all else []
     assert sorted(allowed, key=str) == sorted(((actions, sorted(arns, key=str)) for actions, arns in expected), key=str)
 
 
@@ -83,7 +82,7 @@ def test_each_function_has_its_own_role_and_log_group(dev: Template) -> None:
 
 
 def test_each_function_has_its_timeout_and_its_memory(dev: Template, prod: Template) -> None:
-    """A sweep ends before the next sweep begins. 1769 MB is a whole CPU."""
+    """A sweep ends before the next sweep begins, a minute later. Lambda gives 1769 MB a whole CPU."""
     for template in (dev, prod):
         for module, name in template.functions().items():
             properties = template.resources[name]["Properties"]
@@ -92,7 +91,8 @@ def test_each_function_has_its_timeout_and_its_memory(dev: Template, prod: Templ
             assert properties["MemorySize"] == memory_mb, module
 
 
-# Of prod. Programs and operators seldom call the other functions, and browsers cache the files of the console.
+# The functions of prod for which visitors wait. A start from a snapshot takes less time than a cold start.
+# Programs and operators seldom call the functions that are not listed, and browsers cache the files of the console.
 FROM_SNAPSHOTS = {
     "increments", "increments_open", "reads", "children", "children_open", "holds", "posts", "receipts", "visits",
 }  # fmt: skip
@@ -112,7 +112,7 @@ SNAPSHOTS_TRACES_LOGS: list[tuple[str, set[str], set[str], dict[str, str]]] = [
 def test_snapshots_traces_and_logs_follow_the_options(
     request: pytest.FixtureRequest, context: str, snapshots: set[str], traced: set[str], logs: dict[str, str]
 ) -> None:
-    """AWS bills a snapshot for as long as its version exists: about $2 a month each."""
+    """Not every function has a snapshot, because AWS bills about $2 a month for each."""
     template: Template = request.getfixturevalue(context)
     for module, name in template.functions().items():
         properties = template.resources[name]["Properties"]
@@ -136,7 +136,9 @@ def test_lambda_itself_logs_only_failures(dev: Template, prod: Template) -> None
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_an_alias_points_to_a_published_version_of_its_function(dev: Template, module: str) -> None:
+def test_an_alias_points_to_a_version_of_its_function_and_other_lambdas_find_the_alias_in_an_output(
+    dev: Template, module: str
+) -> None:
     function = dev.functions()[module]
     alias = dev.resources[dev.alias_of(function)]["Properties"]
     version, attribute = alias["FunctionVersion"]["Fn::GetAtt"]
@@ -150,7 +152,7 @@ def test_an_alias_points_to_a_published_version_of_its_function(dev: Template, m
 @pytest.mark.parametrize("module", MODULES)
 def test_a_function_has_the_environment_that_it_needs_and_no_other_variables(dev: Template, module: str) -> None:
     variables = dict(dev.resources[dev.functions()[module]]["Properties"]["Environment"]["Variables"])
-    del variables["TALLY_VERSION"]
+    del variables["TALLY_VERSION"]  # test_canary.py checks this variable
     if module in CONSUMERS:
         assert variables.pop("TALLY_DEAD_LETTER_BUCKET") == {"Ref": "DeadLetterBucket"}
     if module in SENDING:
@@ -162,7 +164,7 @@ def test_a_function_has_the_environment_that_it_needs_and_no_other_variables(dev
         assert variables.pop("TALLY_RECEIPTS_STREAM") == {"Fn::GetAtt": ["ReceiptsTable", "StreamArn"]}
     if module == "console":
         assert "sign_in" in str(variables.pop("TALLY_CONSOLE"))
-    variables.pop("TALLY_CONSOLE_CLIENT", None)  # tests/infra/test_api.py checks this variable
+    variables.pop("TALLY_CONSOLE_CLIENT", None)  # test_api.py checks this variable
     assert variables == {
         "TALLY_COUNTS_TABLE": {"Ref": "CountsTable"},
         "TALLY_RECEIPTS_TABLE": {"Ref": "ReceiptsTable"},
@@ -196,19 +198,17 @@ def test_the_policy_for_operators_lets_the_command_read_repair_and_redrive(dev: 
     bucket = {"Fn::GetAtt": ["DeadLetterBucket", "Arn"]}
     unconditional = {str(entry["Action"]): entry["Resource"] for entry in statements if "Condition" not in entry}
     mapping_actions = ["lambda:GetEventSourceMapping", "lambda:UpdateEventSourceMapping"]
-    [(mappings, condition)] = [
-        (entry["Resource"], entry["Condition"]) for entry in statements if entry["Action"] == mapping_actions
-    ]
+    [on_mappings] = [entry for entry in statements if entry["Action"] == mapping_actions]
     consumers = [dev.functions()[module] for module in CONSUMERS]
     arns = [arn for name in consumers for arn in ({"Ref": dev.alias_of(name)}, {"Fn::GetAtt": [name, "Arn"]})]
-    [(operator, values)] = condition.items()
-    assert operator == "StringEqualsIfExists", "else the command could give a mapping to another function"
-    assert sorted(values["lambda:FunctionArn"], key=str) == sorted(arns, key=str)
-    assert sorted(arn["Fn::GetAtt"] for arn in mappings) == sorted(
+    # FunctionArn: the mapping's function, or the function that a request sets. An operator may set no other function.
+    [function_arns] = on_mappings["Condition"]["StringEqualsIfExists"].values()
+    assert sorted(function_arns, key=str) == sorted(arns, key=str)
+    assert sorted(arn["Fn::GetAtt"] for arn in on_mappings["Resource"]) == sorted(
         [name, "EventSourceMappingArn"] for name in dev.of_type("AWS::Lambda::EventSourceMapping")
     )
-    stack = unconditional.pop("cloudformation:DescribeStacks")["Fn::Join"][1]
-    assert stack[-1] == ":stack/Tally-dev/*"
+    parts_of_stack_arn = unconditional.pop("cloudformation:DescribeStacks")["Fn::Join"][1]
+    assert parts_of_stack_arn[-1] == ":stack/Tally-dev/*"
     assert unconditional == {
         "dynamodb:Scan": [{"Fn::GetAtt": ["CountsTable", "Arn"]}, {"Fn::GetAtt": ["ReceiptsTable", "Arn"]}],
         str(["s3:DeleteObject", "s3:GetObject"]): {"Fn::Join": ["", [bucket, "/*"]]},
@@ -249,7 +249,7 @@ def test_lambda_does_not_repeat_or_delay_a_sweep(dev: Template) -> None:
     [config] = invoke_configs(dev, SCHEDULED)
     assert config["Properties"] == {
         "FunctionName": {"Ref": dev.functions()["sweep"]},
-        # The alias is the eighth part of its ARN.
+        # The alias's name is the eighth part of its ARN.
         "Qualifier": {"Fn::Select": [7, {"Fn::Split": [":", {"Ref": dev.alias_of(dev.functions()["sweep"])}]}]},
         "MaximumRetryAttempts": 0,
         "MaximumEventAgeInSeconds": 60,
@@ -257,6 +257,8 @@ def test_lambda_does_not_repeat_or_delay_a_sweep(dev: Template) -> None:
     assert len(dev.of_type("AWS::Lambda::EventInvokeConfig")) == len(WITH_WRITES) + 1
 
 
+ACCOUNT_CONCURRENCY = 1000  # Lambda's default quota of an account in a region
+# The reserved concurrency of prod's functions for strangers.
 CEILINGS = {  # the code takes the requests a second of the busiest route times 0.05 s, and at least 10
     "increments_open": 25, "reads": 50, "children_open": 50, "posts": 50, "visits": 50, "receipts": 50, "series": 10,
     "console": 10, "health": 10,
@@ -280,8 +282,9 @@ def test_in_prod_only_functions_for_strangers_have_a_ceiling_and_enough_concurre
         for module, routes in DECLARED.routes_by_function.items()
         if any(not route.needs_caller for route in routes)
     }
-    assert 1000 - sum(CEILINGS.values()) > UNRESERVED + CONCURRENCY_MIN, "the rest of the account is enough for Tally"
-    assert 2 * sum(CEILINGS.values()) + UNRESERVED <= 1000, "two such stacks fit into an account"
+    unreserved = ACCOUNT_CONCURRENCY - sum(CEILINGS.values())
+    assert unreserved > UNRESERVED + CONCURRENCY_MIN, "else AWS refuses the ceilings, or the consumers wait"
+    assert 2 * sum(CEILINGS.values()) + UNRESERVED <= ACCOUNT_CONCURRENCY, "two such stacks fit into an account"
     for module, ceiling in CEILINGS.items():
         busiest_per_s = max(route.throttle.rate_per_s for route in DECLARED.routes_by_function[module])
         assert ceiling > busiest_per_s * cost.CHANGE_MS / 1000, "a function must be able to serve its whole throttle"
@@ -293,11 +296,11 @@ def test_in_prod_only_functions_for_strangers_have_a_ceiling_and_enough_concurre
 def test_the_options_reserve_concurrency_for_background_functions_and_a_share_for_strangers(
     behind_cdn: Template,
 ) -> None:
-    """BEHIND_CDN has reservedConcurrency=40, and strangersConcurrency=203."""
+    for_consumers, for_strangers = int(BEHIND_CDN["reservedConcurrency"]), int(BEHIND_CDN["strangersConcurrency"])
     ceilings = sum(CEILINGS.values())
-    shares = {module: 203 * ceiling // ceilings for module, ceiling in CEILINGS.items()}
-    assert reserved_concurrency(behind_cdn) == {"sweep": 1, **dict.fromkeys(CONSUMERS, 40), **shares}
-    assert 203 - len(shares) < sum(shares.values()) <= 203, "each share is rounded down"
+    shares = {module: for_strangers * ceiling // ceilings for module, ceiling in CEILINGS.items()}
+    assert reserved_concurrency(behind_cdn) == {"sweep": 1, **dict.fromkeys(CONSUMERS, for_consumers), **shares}
+    assert for_strangers - len(shares) < sum(shares.values()) < for_strangers, "each share is rounded down"
 
 
 @pytest.mark.parametrize(
@@ -316,7 +319,10 @@ def test_the_ceilings_follow_the_throttles_or_the_option(context: dict[str, str]
 
 
 def test_an_asynchronous_event_that_lambda_gives_up_goes_to_the_queue_of_failed_events(dev: Template) -> None:
-    """Only functions with writes have this setting. If a read fails, its caller sees the failure."""
+    """Only functions with writes have this setting. If a read fails, its caller sees the failure.
+
+    The setting names the alias by a text, not by a reference, so it needs DependsOn.
+    """
     queue = dev.only_name("AWS::SQS::Queue")
     functions, dependencies = dev.functions(), {}
     for config in invoke_configs(dev, WITH_ROUTES):

@@ -19,7 +19,7 @@ from . import limits, periods, tallies
 from .limits import NO_OVERRIDE, OVERRIDE, STALE_COPY_PREFIX, override_attribute
 from .receipts import Body, ChangeAnswer, ReceiptDraft, ReceiptKey, count_once
 
-STEP_S = 60  # between the times whose periods get a copy: no period is shorter
+STEP_S = 60  # between the times whose periods get a copy or a mark. No period is shorter, so none is left out
 
 
 def read_override(call: Call, counter: Counter, id_: str) -> Body:
@@ -44,7 +44,7 @@ def put_override(
 
     def change(draft: ReceiptDraft) -> Body:
         receipt = draft.receipt(call, body)
-        commit_change(call, counter, id_, lambda _: _override_writes(call, counter, id_, override), receipt)
+        commit_change(call, counter, id_, lambda _shard: _override_writes(call, counter, id_, override), receipt)
         return body
 
     receipt_key = ReceiptKey(operation, f"{counter.name}/{id_}", key, {"limit": limit}, counter.receipt_days)
@@ -63,7 +63,7 @@ def _override_writes(call: Call, counter: Counter, id_: str, override: Item) -> 
     mark: Item = {OVERRIDE: {"S": f"{STALE_COPY_PREFIX}{call.nonce}"}}
     # The time of a visit may be ahead of the clock that counts the visit, and that clock ahead of this clock.
     ahead_s = clock.CLOCK_DIFFERENCE_S_MAX * (2 if counter.unique else 1)
-    copies = {
+    copies = {  # of the last offset in each period, so the present period gets the override and no mark
         periods.tally_id(counter, id_, now_s + offset_s): mark if offset_s > 0 else override
         for offset_s in range(ahead_s, -clock.CLOCK_DIFFERENCE_S_MAX - 1, -STEP_S)
     }
@@ -76,7 +76,7 @@ def _copy_write(call: Call, counter: Counter, tally: str, copy: Item) -> Write:
     remove = [] if copy[OVERRIDE]["S"].startswith(STALE_COPY_PREFIX) else limits.attributes_to_remove(copy)
     write: Write = {
         "TableName": call.store.settings.counts_table,
-        "Key": tallies.key(counter, tally, 0),
+        "Key": tallies.key(counter, tally, shard=0),
         "UpdateExpression": "SET #override = :override ADD version :one",
         "ExpressionAttributeNames": {"#override": OVERRIDE},
         "ExpressionAttributeValues": {":override": copy[OVERRIDE], ":one": {"N": "1"}},

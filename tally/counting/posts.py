@@ -19,7 +19,7 @@ from .children import parent_removed_error
 from .tallies import TOMBSTONE, sum_of_shards
 
 TEXT_KEY = "META.BODY"  # `.` sorts after `#`, so one Query reads META, the shards `META#…` and the text
-EDIT_ATTEMPTS_MAX = 5  # an attempt fails only if the same author edits the post at the same moment
+EDIT_ATTEMPTS_MAX = 5  # an attempt fails only if another call creates, edits or deletes the post at the same moment
 
 
 def read_post(call: Call, counter: Counter, post_id: str) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _create(call: Call, counter: Counter, post_id: str, text: str) -> dict[str, 
     values: items.Values = {"authorId": author, "createdAt": created_s, "revision": 0, counter.attribute: 0}
     put = items.put_write(call.store.settings.counts_table, _meta_key(counter, post_id), values)["Put"]
     meta = {"Put": items.with_expected(put, items.EXPECT_NO_ITEM)}
-    commit_change(call, counter, post_id, lambda _: [meta, _text_write(call, counter, post_id, text)])
+    commit_change(call, counter, post_id, lambda _shard: [meta, _text_write(call, counter, post_id, text)])
     return {"id": post_id, "author": author, "created_at": created_s, "revision": 0, "likes": 0, "body": text}
 
 
@@ -112,7 +112,7 @@ def _edit(call: Call, counter: Counter, post: dict[str, Any], text: str) -> dict
     post_id = post["id"]
     table, expected = call.store.settings.counts_table, {"revision": post["revision"], TOMBSTONE: None}
     meta = items.update_write(table, _meta_key(counter, post_id), {"revision": post["revision"] + 1}, expected=expected)
-    commit_change(call, counter, post_id, lambda _: [meta, _text_write(call, counter, post_id, text)])
+    commit_change(call, counter, post_id, lambda _shard: [meta, _text_write(call, counter, post_id, text)])
     return {**post, "revision": post["revision"] + 1, "body": text}
 
 

@@ -32,7 +32,7 @@ def read(call: Call, wanted: Collection[Tally]) -> dict[Tally, dict[str, int]]:
     reads = [_pool.submit(_read_sharded, call, tally) for tally in sharded]
     try:
         numbers: dict[Tally, dict[str, int]] = {}
-        keys = [tallies.key(tally.counter, tally.id, 0) for tally in unsharded]
+        keys = [tallies.key(tally.counter, tally.id, shard=0) for tally in unsharded]
         items = queries.get_each(call, call.store.settings.counts_table, keys) if unsharded else []
         bounds = limits.limits_from_items(call, dict[tuple[Counter, str], Item](zip(unsharded, items, strict=True)))
         for tally, item in zip(unsharded, items, strict=True):

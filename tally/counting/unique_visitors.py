@@ -46,7 +46,7 @@ def count_on_page(call: Call, counter: Counter, page: str, *visitor: str) -> Cha
 
 
 def _count(call: Call, counter: Counter, tally: str, pseudonym: str) -> ChangeAnswer:
-    lives_s = periods.ends_s(counter, tally) + PENDING_KEPT_S - clock.now_s()  # later, no visit is counted
+    lives_s = periods.ends_s(counter, tally) + PENDING_KEPT_S - clock.now_s()  # no visit of the period counts later
     body = {"counter": counter.name, **periods.answer_members(tally)}
     target, days = f"{counter.name}/{tally}", int(-(-lives_s // DAY_S))
     change = Increment(counter, tally, 1, "add_visitor", pseudonym, body, receipt_target=target, receipt_days=days)

@@ -45,7 +45,7 @@ def void(call: Call, receipt_key: ReceiptKey) -> Voided:
     # The receipt keeps its nonce, so the consumers do not take it for a new receipt.
     as_read, marked = {"nonce": receipt["nonce"], VOIDED_AT: None}, {VOIDED_AT: int(now_s)}
     table = call.store.settings.receipts_table
-    # A batch takes further writes as a team's writes only, so the mark is one.
+    # A batch takes further writes only as a team's writes, so the mark is sent as a team's write.
     mark = TeamWrites([items.update_write(table, {"id": receipt["id"]}, marked, expected=as_read)])
     opposite = Batch(len(amounts), {tally: -amount for tally, amount in amounts.items()}, team=mark, is_void=True)
     # The void's receipt lives as long as the receipt of the change.

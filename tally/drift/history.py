@@ -14,7 +14,7 @@ from ..dynamo.keys import Item
 from ..dynamo.transactions import Write, put_alone, try_commit
 from ..streams.loss import Loss
 
-LEDGER, RECOUNT, REBUILD = "ledger", "recount", "rebuild"  # what proves a repair: drift row, children, receipts
+LEDGER, RECOUNT, REBUILD = "ledger", "recount", "rebuild"  # what proves a repair: drift row, children, lost receipts
 _REMOVED = ("posts", "children", "holds")  # what a forget run removes
 
 
@@ -23,7 +23,8 @@ def repair_entry_write(
 ) -> Write:
     """Returns the write that records one repair of a tally.
 
-    `numbers`: the number `before`, the `amount`, and its part `added` that no series has. `texts`: `by`, `why`, `how`.
+    `numbers`: the number `before`, the `amount`, and its part `added`, which takes back no drift, so no series has it.
+    `texts`: `by`, `why`, `how` (LEDGER, RECOUNT or REBUILD).
     """
     values: items.Values = {"at": int(now_s), **texts, **numbers, "after": numbers["before"] + numbers["amount"]}
     key = keys.key(keys.history_key(counter, target), _entry_name(now_s))

@@ -28,7 +28,7 @@ class Page(list[Item]):
 
 def get(client: DynamoDBClient, table: str, item_key: Item) -> Item:
     """Returns one item; empty if it is missing. Raises what botocore's error maps to, StoreUnreachableError."""
-    # `ConsumedCapacity` proves that the answer was not cut off: if the item is missing, it is the only member.
+    # An answer that was cut off has no `ConsumedCapacity`. If the item is missing, the answer has no other member.
     parameters: dict[str, Any] = {"TableName": table, "Key": item_key, "ReturnConsumedCapacity": "TOTAL"}
     return dict(_send_read(client.get_item, "ConsumedCapacity", **parameters).get("Item", {}))
 

@@ -35,7 +35,7 @@ class StreamShards:
     def list_shards(self, table: str) -> ShardTree:
         """Returns every shard that DynamoDB lists of a table's stream. Raises what botocore's error maps to.
 
-        If there are more than PAGES_MAX pages, raises StoreRefusedError, because some of the shards prove nothing."""
+        If there are more than PAGES_MAX pages, raises StoreRefusedError, because consumers must pass every shard."""
         tree: ShardTree = {}
         start: dict[str, str] = {}
         for _ in range(PAGES_MAX):

@@ -68,7 +68,7 @@ class Progress:
             entries.append([day + 1 if is_longer else day, option])
         # TTL may have deleted the items of days before `expired_before - days`.
         expired_before = max(day, int(clock.now_s()) // (DAY_H * HOUR_S) - EXPIRY_GRACE_DAYS + 1)
-        ends = [*(first for first, _ in entries[1:]), expired_before + 2]  # + 2: the last entry has not ended
+        ends = [*(first for first, _ in entries[1:]), expired_before + 2]  # the last entry has no end: a later day
         spans = [(first, days, end) for (first, days), end in zip(entries, ends, strict=True)]
         kept_from = [min(end, expired_before - days) for first, days, end in spans if 0 < days < expired_before - first]
         first_kept = max(kept_from, default=0)

@@ -108,7 +108,7 @@ def _mismatches_of(counter: Counter, old: Fingerprint) -> Iterator[Mismatch]:
             yield Mismatch(counter.name, _why_field_differs(field, old, new), misbooks=True)
     if new["shards"] != old["shards"]:
         yield Mismatch(counter.name, _SHARDS_DIFFER[new["shards"]])
-    if new["period"] != old["period"]:
+    if new["period"] != old["period"]:  # a mismatch of BOOKING_FIELDS; the other fields count in periods
         return
     if _periods_kept(new) > _periods_kept(old):
         yield Mismatch(counter.name, _why_field_differs("keep_periods", old, new))

@@ -37,7 +37,7 @@ def send_heartbeats(
                 continue
             if parent and not own:
                 parents.add(parent)
-            if own or streams.is_quiet(table, leaf, consumer):
+            if own or streams.is_quiet(table, leaf, consumer):  # with a key `own` only if its heartbeat failed
                 guesses = RANDOM_HEARTBEATS
         for name in sorted(parents.union(secrets.token_hex(8) for _ in range(guesses))):
             _try_send(streams.store, make_write, table, name)

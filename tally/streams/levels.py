@@ -26,7 +26,7 @@ from .events import Event
 from .fold import Effect
 from .record import MALFORMED_ERRORS, CounterIndex
 
-PERIOD_KEPT_S = 376 * 24 * 3600  # how long a level is kept: a year, which is the longest period, and 10 days more
+LEVEL_KEPT_S = 376 * 24 * 3600  # a year, which is the longest period, and 10 days more
 TURNS_MAX = 8  # tries to raise a level; a try fails only if another run raises the level at the same time
 
 
@@ -60,10 +60,10 @@ def _raise_level(call: Call, tally: tuple[Counter, str]) -> list[Event]:
         crossed = crossings.crossings_between(counter.notify, level, value) if value > level else []
         if not crossed:
             return []
-        events = [
+        events = [  # a threshold in 40 digits, so that the texts sort as the numbers do
             crossings.crossing_event(counter, id_, one, f"{one.threshold:040}", clock.now_s(), value) for one in crossed
         ]
-        until_s = end_of_day_s(int(clock.now_s()) + PERIOD_KEPT_S)
+        until_s = end_of_day_s(int(clock.now_s()) + LEVEL_KEPT_S)
         expiration: items.Values = {} if counter.period is None else {"expiration": until_s}
         values: items.Values = {"level": crossed[-1].threshold, "target": id_, **expiration}
         raised = items.update_write(settings.ledger_table, key, values, expected={"level": item.get("level")})

@@ -42,7 +42,7 @@ def note_progress(
     before_s, seen_s = (items.int_attribute(before, name) for name in ("passed", "seen"))
     seen_s, is_new_stream = max(before_s, seen_s), before.get("stream", {"S": stream}) != {"S": stream}
     kept_since_s = now_s - STREAM_RETENTION_S + COMMIT_GRACE * settings.minute_s
-    if is_new_stream or (0 < seen_s < kept_since_s and not settings.local_port):
+    if is_new_stream or (0 < seen_s < kept_since_s and not settings.local_port):  # `make dev` keeps every record
         why = "the table has a new stream" if is_new_stream else "the consumer lags by more than a day"
         _report_lost(store, of_table, table, why, seen_s)
     sends_heartbeats = any(counter.items is not None and counter.items.heartbeats for counter in of_table.values())

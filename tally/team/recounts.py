@@ -119,9 +119,9 @@ class Recount(ScanReader):
 
     def _number_update(self, difference: Difference) -> Item:
         """Returns the update that sets the number of a group, if neither this scan nor a newer scan has set it."""
-        generation, minute = self.scan.generation, self.store.settings.minute_of(self.now_s())
-        change = difference.group, 0, -difference.excess, minute
-        add = tallies.add_write(Call(self.store), self.counter, *change, nonce_prefix=tallies.REPAIR_NONCE_PREFIX)
+        generation, of_group = self.scan.generation, (Call(self.store), self.counter, difference.group)
+        minute, prefix = self.store.settings.minute_of(self.now_s()), tallies.REPAIR_NONCE_PREFIX
+        add = tallies.add_write(*of_group, shard=0, amount=-difference.excess, minute=minute, nonce_prefix=prefix)
         add = items.extend_update(add, sets={RECOUNT_GENERATION: generation})
         names, values = add["ExpressionAttributeNames"], add["ExpressionAttributeValues"]
         names["#recounted"], values[":generation"] = RECOUNT_GENERATION, {"N": str(generation)}

@@ -131,7 +131,7 @@ class ScanReader:
                 position = scan_state.position_write(self.store, self.scan, self.key_of(page[-1]), read)
                 if not try_commit(self.store, [position]):
                     self.is_complete()  # raises if the scan is closed; otherwise the next page stores its position
-                yield Step(0, 0, 0.0, 1.0)
+                yield Step(read=0, added=0, read_units=0.0, write_units=1.0)
         if not scan_state.end(self.store, self.scan, self.now_s()):
             raise ScanClosedError(CLOSED_MESSAGE)
 
@@ -219,9 +219,8 @@ class ScanReader:
                 examples[value.group] = example
         minute = self.store.settings.minute_of(now_s)
         for group, amount in sums.items():
-            add = tallies.add_write(
-                Call(self.store), self.counter, group, 0, 0, minute, nonce_prefix=tallies.REPAIR_NONCE_PREFIX
-            )
+            of_group, prefix = (Call(self.store), self.counter, group), tallies.REPAIR_NONCE_PREFIX
+            add = tallies.add_write(*of_group, shard=0, amount=0, minute=minute, nonce_prefix=prefix)
             # If the consumer has stored the team's number since the scan began, that newer number stays.
             read = {self.scan.team_number_attribute: team_numbers[group]} if group in team_numbers else {}
             sets = {EXAMPLE: examples[group]} if group in examples else {}

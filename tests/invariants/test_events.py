@@ -231,7 +231,7 @@ def test_the_stored_threshold_of_a_period_expires_after_a_year_and_without_perio
     assert ("expiration" in reached_threshold) == bool(period)
     if period:
         expires_s = int(reached_threshold["expiration"]["N"])
-        assert expires_s >= time.time() + levels.PERIOD_KEPT_S
+        assert expires_s >= time.time() + levels.LEVEL_KEPT_S
         assert expires_s % DAY_S == 0, "an exact time would reveal when a visitor came"
 
 

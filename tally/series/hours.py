@@ -46,7 +46,7 @@ from .progress import EXPIRY_GRACE_DAYS, HOUR_S, PROGRESS, Progress, hour_of, mi
 PART_MINUTES = 20  # minutes between two sets of running segments: with the day's item, a tally costs 1.1 WCU an hour
 DAY_S = 24 * HOUR_S
 LOOKBACK_MINUTES = 20  # the series begin so many minutes before the first sweep, because there may be older segments
-LONG_LOSS_S = segments.SEGMENT_KEPT_S - 2 * DAY_S  # 7 days: a longer loss delays sums until running segments expire
+LONG_LOSS_S = segments.SEGMENT_KEPT_S - 2 * DAY_S  # 7 days: the sums wait so long that running segments may expire
 LONG_LOSS_HOURS_S = 2 * HOUR_S  # days may lack the hour in which a long loss began, and the hour before
 SUMS_MAX = 1_000_000  # tallies in memory, about 200 MB; if more tallies moved, a part of the hour has fewer minutes
 SEGMENT_BYTES = 60_000  # of a running segment, before compression; a reader of one tally reads one segment
@@ -92,7 +92,8 @@ def sum_up(store: Store, judged: int, *, until_s: float) -> int:
     if progress_.since < 0:
         newest = judged if judged >= 0 else store.settings.minute_of(clock.now_s())
         since = newest + 1 - LOOKBACK_MINUTES
-        progress_ = _store_progress(store, progress_, Progress(since, since - 1, hour_of(store.settings, since)))
+        no_minute = Progress(since, through=since - 1, hour=hour_of(store.settings, since))
+        progress_ = _store_progress(store, progress_, no_minute)
     before = progress_ = _store_missing(store, progress_)
     while store.clock() < until_s:
         last = minutes_of(store.settings, progress_.hour)[-1]

@@ -91,9 +91,9 @@ class Recount(ScanReader):
             return self._commit_while_open({"Update": add}, rows.drift_write(self.store, difference.drift, 0, now_s))
         # If the team keeps a number, the drift row has the excess of the team's number, so the row stays. `listed` puts
         # the group on the list of the groups whose team numbers the sweep checks (watch.py).
-        first = difference.first_item.get(self.scan.team_number_attribute)  # the team's number as the scan read it
-        add = items.with_expected(add, {self.scan.team_number_attribute: first})
-        add = TeamNumberNote(team_number=first or team_numbers.NO_NUMBER).extend(add)
+        as_read = difference.first_item.get(self.scan.team_number_attribute)  # the team's number as the scan read it
+        add = items.with_expected(add, {self.scan.team_number_attribute: as_read})
+        add = TeamNumberNote(team_number=as_read or team_numbers.NO_NUMBER).extend(add)
         listed = team_numbers.watch_write(
             self.store.settings.ledger_table, self.counter.name, difference.group, int(now_s)
         )

@@ -11,10 +11,7 @@ Version = Annotated[
 ]
 AsOf = Annotated[
     int | None,
-    {
-        "minimum": 0,
-        "description": "Seconds since 1970. The number has every change before this time. Null: unknown.",
-    },
+    {"minimum": 0, "description": "Seconds since 1970. The number has every change before this time. Null: unknown."},
 ]
 PeriodName = Annotated[str, {"description": "Of a counter with periods: the period, such as `2026-11`."}]
 WhenVisible = Annotated[

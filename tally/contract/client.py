@@ -109,16 +109,11 @@ def _function(operation: Operation) -> str:
     arguments += ["idempotency_key: str | None = None"] if operation.leaves_receipt else []
     arguments += ["caller: str | None = None"]
     raised = ", ".join(error.__name__ for error in operation.raises)
-    description = sentence(operation.summary) + (f" Raises {raised}." if raised else "")
+    description = f"{operation.summary}." + (f" Raises {raised}." if raised else "")
     return (
         f"def {operation.name}({', '.join(arguments)}) -> Request[{_hint(operation.answer)}]:\n"
         f'{_docstring(description)}\n    return Request.of("{operation.module}", "{operation.name}", locals())\n'
     )
-
-
-def sentence(summary: str) -> str:
-    """Returns an operation's summary with a full stop. A question has its mark."""
-    return summary if summary.endswith("?") else f"{summary}."
 
 
 def argument_type(operation: Operation, field: Field, *, texts: str, objects: str) -> str:

@@ -20,7 +20,7 @@ from tally.counter import AMOUNT_MAX, NAME_PATTERN
 from tally.ids import ID_PATTERN
 
 from ..api.operation import Operation
-from .client import argument_type, client_operations, description_of, sentence, typed_dicts_in
+from .client import argument_type, client_operations, description_of, typed_dicts_in
 
 _HEAD = "// `make generate` writes this file from the operations: do not edit it.\n\n"
 _JAVASCRIPT_TYPES = {"str": "string", "int": "number", "bool": "boolean", "NoneType": "null"}
@@ -85,7 +85,7 @@ def _method(operation: Operation) -> str:
     members += "    idempotency_key?: string;\n" if operation.leaves_receipt else ""
     answer = _type(operation.answer) + (" & Replayed" if operation.leaves_receipt else "")
     raised = ", ".join(error.slug for error in operation.raises)
-    about = _jsdoc(sentence(operation.summary) + (f" Refused as {raised}." if raised else ""), "  ")
+    about = _jsdoc(f"{operation.summary}." + (f" Refused as {raised}." if raised else ""), "  ")
     return f"{about}  {operation.name}(fields: {{\n{members}    caller?: string;\n  }}): Promise<{answer}>;\n"
 
 

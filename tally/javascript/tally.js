@@ -398,15 +398,17 @@ export class Tally extends EventTarget {
     return true;
   }
 
-  // Writes the item of a change. If the storage is full, and a caller waits on this page, removes the item's earlier
-  // version, because the page's memory has the change. Returns false if the earlier version stays, which is wrong now.
-  // A lost change is not stored: another tab may have settled it, and some storages lose every item.
+  // Writes the item of a change. Returns false if the item stays as it was, which is wrong now. Without an item, a
+  // change is in the page's memory. A lost change stays there: another tab may have settled it, or no item is kept.
   #store(state) {
+    const { name, entry, promise } = state;
+    const write = () => !!orUndefined(() => this.#setItem(name, toJson(entry)));
     if (state.isLost) return true;
-    const set = () => !!orUndefined(() => this.#setItem(state.name, toJson(state.entry)));
-    if (set()) return (state.stored = true);
-    if (state.stored && !(state.promise && orUndefined(() => (this.storage.removeItem(state.name), true)))) return false;
-    state.stored &&= set();
+    if (write()) return (state.stored = true);
+    if (!state.stored) return true;
+    // The storage is full, and has the item's earlier version. If a caller waits on this page, the memory is enough.
+    if (!promise || !orUndefined(() => (this.storage.removeItem(name), true))) return false;
+    state.stored = write();
     return true;
   }
 
@@ -473,15 +475,14 @@ export class Tally extends EventTarget {
     if (!key.startsWith(this.prefix)) return;
     const state = this.#states.get(key);
     const entry = newValue && this.#parseEntry(key, newValue);
-    if (entry?.outcome) state && this.#track(key, entry);
-    else if (entry) {
-      // Ignores a change that has ended: the event is late, or another tab sends the change once more. Also ignores an
-      // unknown change that another tab has sent or removed, because the other tab handles it.
-      if (state ? state.outcome : entry.sent || !this.#load(key)) return;
-      this.#report(this.#track(key, entry));
-      if (!entry.sent) this.#run(this.#lane(entry));
-    } else if (state?.promise) this.#run(this.#lane(state.entry));
-    else this.#states.delete(key);
+    // The item was removed. If a caller of this page waits, the next turn looks for the outcome.
+    if (!entry) return state?.promise ? this.#run(this.#lane(state.entry)) : this.#states.delete(key);
+    if (entry.outcome) return state && this.#track(key, entry);
+    // Ignores a change that has ended: the event is late, or another tab sends the change once more. Also ignores an
+    // unknown change that another tab has sent or removed, because the other tab handles it.
+    if (state ? state.outcome : entry.sent || !this.#load(key)) return;
+    this.#report(this.#track(key, entry));
+    if (!entry.sent) this.#run(this.#lane(entry));
   }
 
   #describe(entry) {

@@ -160,6 +160,7 @@ export class World {
 
   openTab(options = {}) {
     const storage = this.shared.openView();
+    // The new client adds its listener of the event `storage` to the window. Only this tab's view may call it.
     this.windowListeners.storage = storage.listeners;
     return new Tally({ api: API, storage, ...options });
   }

@@ -28,7 +28,7 @@ def world() -> Iterator[Deployment]:
 
 
 @pytest.mark.parametrize("after_s", [0, 8, 70])
-def test_an_edit_in_the_first_minute_of_a_stack_is_found(world: Deployment, after_s: int) -> None:
+def test_an_edit_before_the_first_sweep_of_a_stack_is_found(world: Deployment, after_s: int) -> None:
     """The judge begins some minutes after the first sweep, but judges the minutes before the first sweep, too.
     `after_s`: from the plays to the edit. The first sweep is 100 s after the plays."""
     world.play(times=12)

@@ -345,15 +345,14 @@ class SimulatedWorld(EngineStreams):
 
     def _poll(self, consumer: str, shard: ModelledShard) -> None:
         self._scheduled_polls.discard((consumer, shard.id))
-        shard_number = self.streams.shards[shard.table].index(shard)
-        parent = shard.parent
         self._trim(consumer, shard)
-        if any(stall.stops(self.clock.now_s, consumer, shard.table, shard_number) for stall in self.stalls):
+        now_s, shard_number = self.clock.now_s, self.streams.shards[shard.table].index(shard)
+        is_stalled = any(stall.stops(now_s, consumer, shard.table, shard_number) for stall in self.stalls)
+        # Lambda reads no child before its parent is finished, and no shard that DescribeStream does not list.
+        is_parent_done = shard.parent is None or self.delivery_to(consumer, shard.parent).is_done
+        if is_stalled:
             self._schedule_poll(consumer, shard, self.chance.uniform(0, 10))
-        elif parent is not None and (
-            not self.delivery_to(consumer, parent).is_done or shard.listed_s > self.clock.now_s
-        ):
-            # Lambda reads no child before its parent is finished, and no shard that DescribeStream does not list.
+        elif not is_parent_done or shard.listed_s > now_s:
             self._schedule_poll(consumer, shard, self.chance.uniform(1, 20))
         elif not self.delivery_to(consumer, shard).is_done:
             self._deliver(consumer, shard)
@@ -424,17 +423,18 @@ class SimulatedWorld(EngineStreams):
         if self.bucket.objects.keys() <= self._noted_objects:
             return
         for marker in dead_letters.list_markers(Call(self.with_client(self.wire))):
-            if marker.object not in self._noted_objects:
-                self._noted_objects.add(marker.object)
-                if "spilled" not in json.loads(self.bucket.objects[marker.object])["record"]:
-                    continue  # a test has stored this dead letter
-                consumer, tally, change_number, amount, created_s, shard_id = self._dead_letter(marker)
-                if consumer == "bookkeeper":  # the change is observed and not expected, though the tally is right
-                    self.truth.drifts[tally].append((self.settings.minute_of(created_s), amount))
-                    continue
-                self.truth.note_drift(tally, self.settings.minute_of(created_s), -amount)
-                (shard,) = (shard for shard in self.streams.shards["receipts"] if shard.id == shard_id)
-                shard.spilled[tally].remove((change_number, amount))
+            if marker.object in self._noted_objects:
+                continue
+            self._noted_objects.add(marker.object)
+            if "spilled" not in json.loads(self.bucket.objects[marker.object])["record"]:
+                continue  # a test has stored this dead letter
+            consumer, tally, change_number, amount, created_s, shard_id = self._dead_letter(marker)
+            if consumer == "bookkeeper":  # the change is observed and not expected, though the tally is right
+                self.truth.drifts[tally].append((self.settings.minute_of(created_s), amount))
+                continue
+            self.truth.note_drift(tally, self.settings.minute_of(created_s), -amount)
+            (shard,) = (shard for shard in self.streams.shards["receipts"] if shard.id == shard_id)
+            shard.spilled[tally].remove((change_number, amount))
 
     def _dead_letter(self, marker: DeadLetterMarker) -> tuple[str, Tally, int, int, int, str]:
         """Returns consumer, tally, change number, amount, creation time and shard of the change in a dead letter."""

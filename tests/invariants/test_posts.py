@@ -91,8 +91,10 @@ def test_a_post_of_several_pages_is_read_whole(world: World) -> None:
     world.write_post()
     for shard in range(1, 5):
         world.put(large_item(f"POST#{POST}", f"META#{shard}", likeTally=shard))
+    world.proxy.forget()
     post = world.read_post()
     assert (post["likes"], post["body"]) == (1 + 2 + 3 + 4, "hello")
+    assert len(world.requests("Query")) > 1, "each page is a request"
 
 
 def test_a_read_that_sees_the_unlike_but_not_the_like_shows_zero(world: World) -> None:

@@ -9,9 +9,7 @@ import pytest
 
 from tests.infra.conftest import ROOT
 from tests.infra.template import Json, Template, as_text
-from tests.infra.test_functions import FROM_SNAPSHOTS, MODULES, WITH_ROUTES
-
-BUSY = FROM_SNAPSHOTS  # visitors wait for these functions, so they start from snapshots and get new code in two steps
+from tests.infra.test_functions import BUSY_FUNCTIONS, MODULES, WITH_ROUTES
 
 
 def deployment_group(template: Template, module: str) -> Json | None:
@@ -40,8 +38,9 @@ def rollback_alarm(template: Template, module: str) -> tuple[str, Json]:
 def test_new_code_of_a_busy_function_gets_a_tenth_for_five_minutes_and_an_alarm_rolls_it_back(
     prod: Template, module: str
 ) -> None:
+    """Functions that are not busy have few calls, so an alarm would see few failures. They get new code at once."""
     group = deployment_group(prod, module)
-    if module not in BUSY:
+    if module not in BUSY_FUNCTIONS:
         assert group is None
         return
     assert group is not None
@@ -60,7 +59,7 @@ def test_the_rollback_alarms_read_metrics_of_the_new_code_alone(prod: Template) 
     Code that does not load writes no metric of Tally, so the alarms also read Lambda's errors.
     """
     version = prod.outputs["Version"]["Value"]
-    for module in BUSY:
+    for module in BUSY_FUNCTIONS:
         entries, function = rollback_alarm(prod, module)[1]["Metrics"], prod.functions()[module]
         metrics = {entry["Id"]: entry["MetricStat"]["Metric"] for entry in entries if "MetricStat" in entry}
         assert {id_: (metric["Namespace"], metric["MetricName"]) for id_, metric in metrics.items()} == {
@@ -87,7 +86,7 @@ def rollback_odds(calls_per_min: float, failing_share: float, threshold: float) 
     """
     calls_to_new_code, no_alarm = calls_per_min * 0.1, 0.0
     for calls in range(int(calls_to_new_code + 10 * math.sqrt(calls_to_new_code) + 20)):  # more calls are too rare
-        # The odds of exactly so many calls in a minute (Poisson), and the odds that they do not set the alarm off.
+        # The odds that a minute has exactly `calls` calls (Poisson), and that so many calls do not set the alarm off.
         odds_of_calls = math.exp(calls * math.log(calls_to_new_code) - calls_to_new_code - math.lgamma(calls + 1))
         odds_of_no_alarm = sum(
             math.comb(calls, failed) * failing_share**failed * (1 - failing_share) ** (calls - failed)
@@ -103,11 +102,12 @@ def test_the_page_states_the_odds_of_a_rollback(prod: Template) -> None:
     alarm = rollback_alarm(prod, "increments_open")[1]
     assert (alarm["EvaluationPeriods"], alarm["ComparisonOperator"]) == (1, "GreaterThanThreshold")
     section = (ROOT / "docs/operate.md").read_text().partition("\n### New code\n")[2].partition("\n### ")[0]
-    broken, busy, _ = re.split(r"While 1 % of all calls fail|So run", section.replace("\n", " "))
-    for text, share in ((broken, 1.0), (busy, 0.01)):
+    if_all_fail, if_some_fail, _ = re.split(r"While 1 % of all calls fail|So run", section.replace("\n", " "))
+    for text, failing_share in ((if_all_fail, 1.0), (if_some_fail, 0.01)):
         odds_on_page = re.findall(r"([\d.]+) % at (\d+)", text)
         assert len(odds_on_page) == 3
-        odds = [100 * rollback_odds(int(calls), share, alarm["Threshold"]) for _, calls in odds_on_page]
+        odds = [100 * rollback_odds(int(calls), failing_share, alarm["Threshold"]) for _, calls in odds_on_page]
+        # The page has one decimal.
         assert odds == pytest.approx([float(percent) for percent, _ in odds_on_page], abs=0.06)
 
 

@@ -1,4 +1,4 @@
-"""The properties of single resources in the templates, as one table. Each line protects data, access or the bill."""
+"""One table of the properties that resources have in the templates. Most protect data, access or the bill."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ class ByStage(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """A reference to the only resource of a type."""
+    """A reference to the only resource of a type. `attribute`: of `Fn::GetAtt`; empty for a `Ref`."""
 
     type: str
     attribute: str = ""
 
 
 Facts = dict[str, dict[str, Any]]
-"""By type or logical id: the values of each such resource, by their path in its properties. None: no value is there."""
+"""The values of each resource of a type, or of the resource with a logical id, by the path in its properties.
+
+None: the path has no value, so AWS's default holds.
+"""
 
 DELETION_POLICIES = {"DeletionPolicy": ByStage("Delete", "Retain"), "UpdateReplacePolicy": ByStage("Delete", "Retain")}
 NOT_OVER_TLS = {"Bool": {"aws:SecureTransport": "false"}}
@@ -57,7 +60,7 @@ BY_DEFAULT: Facts = {
         "LocalSecondaryIndexes": None,  # with an index DynamoDB could not split a hot partition key
         "SSESpecification": None,  # DynamoDB's own key: no bill, no limit of KMS
         "OnDemandThroughput": None,  # the quota of the account limits the table
-        "WarmThroughput": None,  # AWS chooses a value, which no later deploy can lower
+        "WarmThroughput": None,  # AWS chooses the first value for free. No later deploy can lower a value
     },
     "CountsTable": table("counts", "PK", "SK", StreamSpecification=BOTH_IMAGES),
     "ReceiptsTable": table("receipts", "id", StreamSpecification=BOTH_IMAGES),
@@ -116,9 +119,9 @@ BY_DEFAULT: Facts = {
         "MaximumRetryAttempts": -1,  # no limit
         "ParallelizationFactor": 1,  # one invocation at a time reads a shard, in order
         "StartingPosition": "TRIM_HORIZON",
-        "TumblingWindowInSeconds": 900,  # without a window the event lacks shardId
-        "DestinationConfig": None,
-        "Enabled": None,
+        "TumblingWindowInSeconds": 900,  # without a window the event lacks shardId; 900 s is Lambda's longest window
+        "DestinationConfig": None,  # Lambda gives up no record that it could send to a destination
+        "Enabled": None,  # so the mapping is enabled
     },
     "AWS::Events::Rule": {
         "ScheduleExpression": "rate(1 minute)",
@@ -184,7 +187,11 @@ WITH_OPTIONS: dict[str, Facts] = {
         },
         "AWS::ApiGatewayV2::DomainName": CUSTOM_DOMAIN["AWS::ApiGatewayV2::DomainName"]
         | {"DomainName": "api.example.com", "MutualTlsAuthentication": None},
-        "UserPool": {"UserPoolTier": "ESSENTIALS", "MfaConfiguration": "ON", "UsernameConfiguration": None},
+        "UserPool": {
+            "UserPoolTier": "ESSENTIALS",
+            "MfaConfiguration": "ON",
+            "UsernameConfiguration": None,  # Cognito's default: Ann@example.com and ann@example.com are two users
+        },
     },
     "behind_cdn": {
         **CUSTOM_DOMAIN,
@@ -200,14 +207,14 @@ WITH_OPTIONS: dict[str, Facts] = {
         "AWS::Lambda::Function": {
             "Environment.Variables.TALLY_RECEIPT_TTL_S": str(48 * 3600),
             "Environment.Variables.TALLY_SERIES_DAYS": "400",
-            "Environment.Variables.TALLY_CONSOLE_CLIENT": None,
+            "Environment.Variables.TALLY_CONSOLE_CLIENT": None,  # the stack has no user pool, but a team's issuer
         },
         "AWS::Backup::BackupVault": {"DeletionPolicy": "RetainExceptOnCreate", "UpdateReplacePolicy": "Retain"},
         "AWS::Backup::BackupPlan": {
             "BackupPlan.BackupPlanRule.0.ScheduleExpression": "cron(0 3 * * ? *)",
             "BackupPlan.BackupPlanRule.0.StartWindowMinutes": 60,  # AWS's lowest
             "BackupPlan.BackupPlanRule.0.TargetBackupVault": Reference("AWS::Backup::BackupVault"),
-            "BackupPlan.BackupPlanRule.0.Lifecycle": {"DeleteAfterDays": 3},
+            "BackupPlan.BackupPlanRule.0.Lifecycle": {"DeleteAfterDays": 3},  # the copy of a large table takes hours
             "BackupPlan.BackupPlanRule.0.CopyActions": [
                 {"DestinationBackupVaultArn": VAULT, "Lifecycle": {"DeleteAfterDays": 7}}
             ],
@@ -304,10 +311,11 @@ WITH_OPTIONS: dict[str, Facts] = {
     },
 }
 FACTS = {"dev": BY_DEFAULT, "prod": BY_DEFAULT, **WITH_OPTIONS}
+"""By the fixture that returns the template."""
 
 
 def value_at(resource: Json, path: str) -> Any:
-    """Returns the value at a path of the properties, or a deletion policy. None: there is no value."""
+    """Returns the value at a path of the properties, or a deletion policy. None: the resource has no such value."""
     value: Any = resource if path in DELETION_POLICIES else resource["Properties"]
     for part in path.split("."):
         if isinstance(value, list):
@@ -318,6 +326,7 @@ def value_at(resource: Json, path: str) -> Any:
 
 
 def expected_value(template: Template, context: str, value: Any) -> Any:
+    """Returns a value of FACTS[context] as the template has it: for one stage, with CloudFormation's references."""
     match value:
         case ByStage():
             return value.dev if context == "dev" else value.prod
@@ -361,4 +370,5 @@ def test_a_stack_without_options_has_no_custom_domain_no_edge_and_no_mail(dev: T
 
 
 def test_every_schedule_runs_each_minute() -> None:
+    """The table above has one rate for all rules."""
     assert {schedule.every_min for schedule in DECLARED.schedules} == {1}

@@ -14,7 +14,7 @@ from tally import observe
 from tally.cdk import alarms
 from tests.infra.conftest import DECLARED, ROOT
 from tests.infra.template import EACH, Json, Template, as_text, queried_metrics
-from tests.infra.test_functions import FROM_SNAPSHOTS as BUSY  # a function from snapshots also has a rollback alarm
+from tests.infra.test_functions import BUSY_FUNCTIONS
 from tests.unit.test_docs import anchors
 
 DOCS = "https://git.example.com/tally/docs"
@@ -23,12 +23,12 @@ RUNBOOK = RUNBOOK_PAGE.read_text()
 SCREEN_LINES_MAX = 40  # of an alarm's section, so that the section fits on one screen
 WORDS_PER_ALARM_MAX = 150  # words of the whole page, divided by the number of alarms
 NOT_METRICS = {"SERVICE", "CODE_VERSION", "NAMESPACE", "COUNTER", "CONSUMER", "VERSION"}  # other texts of observe.py
-WRITTEN = {  # the constants of tally/observe.py that name metrics
-    value: name
+WRITTEN_METRICS = {
+    value
     for name, value in vars(observe).items()
     if isinstance(value, str) and name.isupper() and not name.startswith("_") and name not in NOT_METRICS
 }
-WRITTEN.pop(observe.UNCOUNTED)  # only stacks that count a team's items write this metric
+WRITTEN_METRICS.remove(observe.UNCOUNTED)  # only stacks that count a team's items write this metric
 Metric = tuple[str, str, frozenset[tuple[str, str]]]
 
 
@@ -41,7 +41,7 @@ def alarms_of(template: Template) -> dict[str, Json]:
 def shown_metrics(template: Template) -> dict[str, list[Metric]]:
     """Returns (namespace, metric, dimensions) of the metrics that each widget shows, by its title."""
     by_title: dict[str, list[Metric]] = {}
-    for widget in template.dashboard()["widgets"]:
+    for widget in template.widgets():
         if widget["type"] == "metric":
             assert widget["properties"]["title"] not in by_title
             by_title[widget["properties"]["title"]] = [*metrics_of_widget(widget)]
@@ -86,7 +86,7 @@ def test_every_metric_that_the_code_writes_is_on_the_dashboard_or_in_an_alarm_an
     """CloudWatch also bills a metric that nobody reads."""
     assert {
         name for _, name, _ in metrics_of_tally(shown_metrics(prod)) | metrics_of_tally(alarm_metrics(prod))
-    } == set(WRITTEN)
+    } == WRITTEN_METRICS
     assert {name for _, name, _ in metrics_of_tally(alarm_metrics(prod))} == {
         "DriftConfirmed", "WatermarkAgeSeconds", "HoldsNotReleased", "DeadLetters", "SweepUnfinished", "Failed",
         "RecordsLost", "OldestEventSeconds",
@@ -94,7 +94,8 @@ def test_every_metric_that_the_code_writes_is_on_the_dashboard_or_in_an_alarm_an
 
 
 CONSUMERS = {reader.function for reader in DECLARED.readers}
-DIMENSIONS = {  # to check the code; the other metrics have only the dimension `service`, the stack
+# By metric: the dimension that it has beside `service` (the stack), and the values. Written out to check the code.
+DIMENSIONS = {
     "Counted": ("counter", {*counters.COUNTERS}),
     "DriftConfirmed": ("counter", {EACH}),
     "WatermarkAgeSeconds": ("consumer", CONSUMERS),
@@ -102,7 +103,7 @@ DIMENSIONS = {  # to check the code; the other metrics have only the dimension `
 }
 
 
-@pytest.mark.parametrize("metric", WRITTEN)
+@pytest.mark.parametrize("metric", sorted(WRITTEN_METRICS))
 def test_the_dimensions_of_a_metric_are_the_stack_and_a_counter_consumer_or_version(
     prod: Template, metric: str
 ) -> None:
@@ -113,7 +114,7 @@ def test_the_dimensions_of_a_metric_are_the_stack_and_a_counter_consumer_or_vers
     ]
     assert {dimensions.pop("service") for dimensions in of_metric} == {"Tally-prod"}
     by_metric = DIMENSIONS | {
-        "Failed": ("version", {f"{prod.outputs['Version']['Value']}.{module}" for module in BUSY})
+        "Failed": ("version", {f"{prod.outputs['Version']['Value']}.{module}" for module in BUSY_FUNCTIONS})
     }
     if metric not in by_metric:
         assert of_metric == [{}]
@@ -188,7 +189,7 @@ def drift_rule(stack: str) -> tuple[Any, ...]:
 
 FAILURES = "FILL(failed, 0) + FILL(errors, 0)"
 NEW_CODE_FAILS = (f"IF(10 * ({FAILURES}) > FILL(calls, 0), {FAILURES}, 0)", "> 1", 1, 60, "notBreaching")
-RULES = {  # to check the declarations: the rule of each alarm, as `alarm_rule` returns it
+RULES = {  # the rule of each alarm of prod, as `alarm_rule` returns it. Written out to check the declarations
     "drift": drift_rule("Tally-prod"),
     "watermark-age-rollup": ("Maximum", "> 600", 5, 60, "ignore"),
     "watermark-age-bookkeeper": ("Maximum", "> 600", 5, 60, "ignore"),
@@ -197,7 +198,8 @@ RULES = {  # to check the declarations: the rule of each alarm, as `alarm_rule` 
     "dead-letters-rollup": ("Sum", "> 0", 1, 300, "notBreaching"),
     "dead-letters-bookkeeper": ("Sum", "> 0", 1, 300, "notBreaching"),
     "lost-records": ("Maximum", "> 0", 1, 60, "ignore"),
-    "sweep": ("runs - FILL(failed, 0)", "< 1", 2, 300, "missing"),  # a change of state by missing data sends a mail
+    # "missing": without data the alarm changes its state, which sends a mail.
+    "sweep": ("runs - FILL(failed, 0)", "< 1", 2, 300, "missing"),
     "unjudged": ("Maximum", "> 0", 15, 60, "ignore"),
     "events": ("Maximum", "> 900", 2, 60, "ignore"),
     "holds": ("Maximum", "> 0", 5, 60, "ignore"),
@@ -206,22 +208,23 @@ RULES = {  # to check the declarations: the rule of each alarm, as `alarm_rule` 
     "throttles-counts": ("FILL(counts, 0)", "> 60", 5, 60, "notBreaching"),
     "throttles-receipts": ("FILL(receipts, 0)", "> 60", 5, 60, "notBreaching"),
     "throttles-ledger": ("FILL(ledger, 0)", "> 60", 5, 60, "notBreaching"),
-    "traffic": ("Sum", "> 240000", 2, 300, "notBreaching"),  # 300 s at four fifths of 1,000 reads a second
+    "traffic": ("Sum", "> 240000", 2, 300, "notBreaching"),  # 300 s, four fifths of 1,000 reads a second
     "429": ("Sum", "> 1000", 2, 300, "notBreaching"),
+    # 300 s, four fifths of 500 plays a second, four write units for each play.
     "write-units": ("FILL(counts, 0) + FILL(receipts, 0) + FILL(ledger, 0)", "> 480000", 2, 300, "notBreaching"),
-    # The threshold above is 300 s at four fifths of 500 plays a second, each of four write units.
     "failed-events": ("Maximum", "> 0", 1, 300, "ignore"),
-    **dict.fromkeys((f"new-code-{busy}" for busy in BUSY), NEW_CODE_FAILS),
+    **dict.fromkeys((f"new-code-{module}" for module in BUSY_FUNCTIONS), NEW_CODE_FAILS),  # they have a canary, too
 }
-DEV_RULES = {  # the throttles of dev are a tenth
+DEV_RULES = {
     "drift": drift_rule("Tally-dev"),
+    # The throttles of dev, and so these two thresholds, are a tenth of those of prod.
     "traffic": ("Sum", "> 24000", 2, 300, "notBreaching"),
     "write-units": ("FILL(counts, 0) + FILL(receipts, 0) + FILL(ledger, 0)", "> 48000", 2, 300, "notBreaching"),
 }
 
 
 def test_each_alarm_goes_off_as_the_table_says(dev: Template, prod: Template) -> None:
-    """A stage without snapshots has no alarm of latency, because cold starts alone would set it off."""
+    """Dev has no snapshots and no canary. Without snapshots, cold starts alone would set off an alarm of latency."""
     assert {name.removeprefix("Tally-prod-"): alarm_rule(alarm) for name, alarm in alarms_of(prod).items()} == RULES
     dev_rules = {name.removeprefix("Tally-dev-"): alarm_rule(alarm) for name, alarm in alarms_of(dev).items()}
     assert dev_rules == {
@@ -240,14 +243,19 @@ def test_the_query_of_the_drift_alarm_has_exactly_the_dimensions_that_the_sweep_
     assert [set(names) for names in written["Dimensions"]] == [{name for name, _ in dimensions}]
 
 
-def test_a_front_door_that_lets_no_request_through_raises_an_alarm(
-    behind_cdn: Template, edge: Template, dev: Template
+def test_an_api_behind_a_front_door_has_an_alarm_that_goes_off_if_no_request_reaches_the_api(
+    behind_cdn: Template, dev: Template
 ) -> None:
     """If no request reaches the API, none of the API's other alarms has data."""
-    [silence] = [alarm for name, alarm in alarms_of(behind_cdn).items() if name == "Tally-prod-silence"]
-    assert alarm_rule(silence) == ("Sum", "< 1", 6, 3600, "missing"), (
-        "without data the alarm's state changes, which sends a mail"
+    assert alarm_rule(alarms_of(behind_cdn)["Tally-prod-silence"]) == ("Sum", "< 1", 6, 3600, "missing"), (
+        "without data the alarm changes its state, which sends a mail"
     )
+    assert not [name for name in alarms_of(dev) if "silence" in name], (
+        "an API without a custom domain has no front door"
+    )
+
+
+def test_each_alarm_of_the_front_door_reads_cloudfront_or_aws_waf_and_goes_off_as_listed_here(edge: Template) -> None:
     assert {
         name.removeprefix("Tally-prod-edge-eu-west-1-"): alarm_rule(alarm) for name, alarm in alarms_of(edge).items()
     } == {
@@ -263,6 +271,3 @@ def test_a_front_door_that_lets_no_request_through_raises_an_alarm(
         ),
         ("AWS/WAFV2", "BlockedRequests", frozenset({("WebACL", "Tally-prod-edge-eu-west-1"), ("Rule", "ClientRate")})),
     }
-    assert not [name for name in alarms_of(dev) if "silence" in name], (
-        "an API without a custom domain has no front door"
-    )

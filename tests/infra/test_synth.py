@@ -16,8 +16,9 @@ from tests.infra.template import Template
 
 @pytest.mark.parametrize("template_fixture", ["dev", "prod", "lavish", "behind_cdn"])
 def test_no_plugin_reports_a_violation(request: pytest.FixtureRequest, template_fixture: str) -> None:
+    """CDK lists a plugin only if it reports something. test_rules.py shows that the plugins run."""
     report = json.loads((request.getfixturevalue(template_fixture).folder / "validation-report.json").read_text())
-    assert [plugin for plugin in report["pluginReports"] if plugin.get("violations")] == []
+    assert report["pluginReports"] == []
 
 
 @pytest.mark.long
@@ -35,7 +36,7 @@ def test_another_process_synthesizes_the_same_template_byte_for_byte(dev: Templa
         **os.environ,
         "CDK_OUTDIR": str(tmp_path),
         "CDK_CONTEXT_JSON": json.dumps({**context_of_cdk_json(), **UNBUNDLED}),
-        "CDK_VALIDATION": "false",
+        "CDK_VALIDATION": "false",  # validation takes seconds, and changes no template
         "PYTHONHASHSEED": "1",
     }
     subprocess.run([sys.executable, "app.py"], cwd=ROOT, env=variables, check=True, capture_output=True)

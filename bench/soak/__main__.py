@@ -90,7 +90,7 @@ class Soak:
             os.environ.update(setup.environment)
             processes.prepare_forkserver()
             _write_posts_and_stock(setup)
-            monitor = Monitor(setup, setup.store())
+            monitor = Monitor(setup, setup.faultless_store())
             consumers = self._run_load(setup, monitor)
             stored = comparison.read_tables(setup)
         problems = [*comparison.all_differences(monitor.accepted, stored), *monitor.errors]
@@ -203,7 +203,7 @@ def _write_posts_and_stock(setup: SoakSetup) -> None:
     """Write the posts, and the first stock of each item, and write a note for each item, as a worker does."""
     from . import intended_changes
 
-    store = setup.store()
+    store = setup.faultless_store()
     for post in PARENTS[counters.LIKES]:
         posts.write_post(Call(store, "author"), counters.LIKES, post, "hello")
     with (setup.folder / "notes-stock.tsv").open("w") as file:

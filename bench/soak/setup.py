@@ -13,14 +13,16 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import boto3
+from botocore.config import Config
 
 import counters
 from tally.counter import Counter
 from tally.dev.base.engine import Engine
 from tally.dev.base.engine_file import index_stream_records
 from tally.dev.stack.zygote import die_with_parent
-from tally.dynamo.client import Store, dynamodb_client
+from tally.dynamo.client import CLIENT_CONFIG, Store, dynamodb_client
 from tally.settings import Settings
+from tests.patience import PATIENCE_S
 from tests.sync_wire import SyncWire
 
 from ..clients import LOCAL, STREAMED, create_tables
@@ -28,6 +30,7 @@ from ..clients import LOCAL, STREAMED, create_tables
 ENGINE = "engine.db"
 CLICKS = Counter("clicks", prefix="AD", sort_key="CLICKS", attribute="clicks", period="minute", keep_periods=5000)
 """The soak's own counter, whose periods begin and end while the soak runs, and are kept until the soak ends."""
+_PATIENT = CLIENT_CONFIG.merge(Config(connect_timeout=PATIENCE_S, read_timeout=PATIENCE_S))
 
 
 @dataclass(frozen=True)
@@ -71,9 +74,14 @@ class SoakSetup:
         """The settings of the functions."""
         return Settings.from_environment(self.environment)
 
-    def store(self, endpoint: str | None = None) -> Store:
-        """Returns a store that uses this endpoint, or the engine without faults."""
-        return Store(dynamodb_client(endpoint_url=endpoint or self.engine_endpoint), self.settings)
+    def store(self, endpoint: str) -> Store:
+        """Returns a store that uses this proxy, and gives up after the product's timeouts."""
+        return Store(dynamodb_client(endpoint_url=endpoint), self.settings)
+
+    def faultless_store(self) -> Store:
+        """Returns a store that uses the engine without faults, and waits if a busy machine stalls the engine."""
+        client = boto3.client("dynamodb", endpoint_url=self.engine_endpoint, config=_PATIENT)
+        return Store(client, self.settings)
 
     def wire(self) -> SyncWire:
         """Returns a direct connection to the engine, without proxy and boto3."""

@@ -106,7 +106,7 @@ def work(setup: SoakSetup, number: int, operations: int) -> None:
         setup.store(setup.faulty_endpoint_with_tokens),
         for_imports,
         Crasher(for_imports.client),
-        setup.store(),
+        setup.faultless_store(),
     )
     with (setup.folder / f"notes-{number}.tsv").open("a") as file:
         lock = threading.Lock()

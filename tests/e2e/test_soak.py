@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+from botocore.config import Config
 
 import counters
 from bench.soak.comparison import Contents, all_differences
 from bench.soak.notes import Accepted, Note
+from bench.soak.setup import ENGINE, SoakSetup, create_soak_tables
+from tally.dev.base.engine import Engine
+from tally.dynamo import client
+from tally.dynamo.client import CLIENT_CONFIG
+from tally.dynamo.queries import ping
+from tally.errors import StoreUnreachableError
 from tests.environments import ROOT
 from tests.faults import FaultKind
 
@@ -37,6 +46,25 @@ def test_20_000_operations_through_faults_and_kills_are_exact(tmp_path: Path) ->
     assert counters_noted >= {*counters.COUNTERS} - {"bot_visits"} | {"clicks"}
     outcomes = {line[0] for line in lines}
     assert outcomes >= {"counted", "imported", "put", "removed", "refused", "held", "committed"}
+
+
+@pytest.mark.long
+def test_the_monitor_and_the_workers_wait_while_the_engine_is_stalled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    product_config = CLIENT_CONFIG.merge(Config(read_timeout=0.1))  # conftest.py has made the tests' product patient
+    monkeypatch.setattr(client, "CLIENT_CONFIG", product_config)
+    with Engine(tmp_path / ENGINE) as engine:
+        create_soak_tables(tmp_path, engine)
+        setup = SoakSetup(tmp_path, seed=0, minute_s=1, engine_endpoint=engine.endpoint)
+        assert engine._process is not None
+        engine._process.send_signal(signal.SIGSTOP)
+        timer = threading.Timer(5, engine._process.send_signal, [signal.SIGCONT])
+        timer.start()
+        with pytest.raises(StoreUnreachableError):  # the product gives up after three attempts, which take 4 s at most
+            ping(setup.store(engine.endpoint))
+        ping(setup.faultless_store())
+        timer.join()
 
 
 def accepted(*notes: Note) -> Accepted:

@@ -24,6 +24,7 @@ from .client import argument_type, client_operations, description_of, typed_dict
 
 _HEAD = "// `make generate` writes this file from the operations: do not edit it.\n\n"
 _JAVASCRIPT_TYPES = {"str": "string", "int": "number", "bool": "boolean", "NoneType": "null"}
+_LINE_CHARACTERS_MAX = 120
 _FIELDS_ADDED_LAST = ("idempotency_key", "caller")
 _PATTERNS_LINE = re.compile(r"^const PATTERNS = .*$", re.MULTILINE)
 
@@ -77,16 +78,21 @@ def _member(name: str, hint: Any) -> str:
 
 
 def _method(operation: Operation) -> str:
-    members = ""
+    members = []
     for field in operation.fields:
         if field.name not in _FIELDS_ADDED_LAST:
             kind = argument_type(operation, field, texts="string[]", objects="Record<string, unknown>[]")
-            members += f"    {field.name}{'' if field.required else '?'}: {_JAVASCRIPT_TYPES.get(kind, kind)};\n"
-    members += "    idempotency_key?: string;\n" if operation.leaves_receipt else ""
+            members.append(f"{field.name}{'' if field.required else '?'}: {_JAVASCRIPT_TYPES.get(kind, kind)}")
+    members += ["idempotency_key?: string"] if operation.leaves_receipt else []
+    members.append("caller?: string")
     answer = _type(operation.answer) + (" & Replayed" if operation.leaves_receipt else "")
     raised = ", ".join(error.slug for error in operation.raises)
     about = _jsdoc(f"{operation.summary}." + (f" Refused as {raised}." if raised else ""), "  ")
-    return f"{about}  {operation.name}(fields: {{\n{members}    caller?: string;\n  }}): Promise<{answer}>;\n"
+    line = f"  {operation.name}(fields: {{ {'; '.join(members)} }}): Promise<{answer}>;\n"
+    if len(line) > _LINE_CHARACTERS_MAX:
+        lines = "".join(f"    {member};\n" for member in members)
+        line = f"  {operation.name}(fields: {{\n{lines}  }}): Promise<{answer}>;\n"
+    return about + line
 
 
 def _type(hint: Any) -> str:

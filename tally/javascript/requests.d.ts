@@ -442,11 +442,7 @@ export interface Requests {
     caller?: string;
   }): Promise<NewState & Replayed>;
   /** The limit of one id. Refused as not-found. */
-  get_limit(fields: {
-    counter: string;
-    id: string;
-    caller?: string;
-  }): Promise<IdLimit>;
+  get_limit(fields: { counter: string; id: string; caller?: string }): Promise<IdLimit>;
   /** Override the limit of one id. Refused as not-found. */
   put_limit(fields: {
     counter: string;
@@ -470,34 +466,15 @@ export interface Requests {
     caller?: string;
   }): Promise<Changed & Replayed>;
   /** Take a change back. Refused as not-found, limit-reached, counter-retired. */
-  void(fields: {
-    counter: string;
-    id: string;
-    key: string;
-    caller?: string;
-  }): Promise<Voided>;
+  void(fields: { counter: string; id: string; key: string; caller?: string }): Promise<Voided>;
   /** Take a batch back. Refused as not-found, limit-reached, counter-retired. */
-  void_changes(fields: {
-    key: string;
-    caller?: string;
-  }): Promise<AllVoided>;
+  void_changes(fields: { key: string; caller?: string }): Promise<AllVoided>;
   /** The value of a counter. Refused as not-found, not-counted. */
-  get_counter(fields: {
-    counter: string;
-    id: string;
-    period?: string;
-    caller?: string;
-  }): Promise<Value>;
+  get_counter(fields: { counter: string; id: string; period?: string; caller?: string }): Promise<Value>;
   /** Many numbers that anyone may read. */
-  get_tallies(fields: {
-    of: string[];
-    caller?: string;
-  }): Promise<Values>;
+  get_tallies(fields: { of: string[]; caller?: string }): Promise<Values>;
   /** Many numbers of any counters. */
-  get_any_tallies(fields: {
-    of: string[];
-    caller?: string;
-  }): Promise<Values>;
+  get_any_tallies(fields: { of: string[]; caller?: string }): Promise<Values>;
   /** Put a child, so that it counts. Refused as not-found, counter-retired, parent-removed. */
   put_child(fields: {
     counter: string;
@@ -517,12 +494,7 @@ export interface Requests {
     caller?: string;
   }): Promise<ChangedChild & Replayed>;
   /** Whether a child counts. Refused as not-found. */
-  get_child(fields: {
-    counter: string;
-    id: string;
-    name: string;
-    caller?: string;
-  }): Promise<Child>;
+  get_child(fields: { counter: string; id: string; name: string; caller?: string }): Promise<Child>;
   /** The children that count, a page at a time. Refused as not-found. */
   list_children(fields: {
     counter: string;
@@ -548,16 +520,9 @@ export interface Requests {
     caller?: string;
   }): Promise<ChangedChild & Replayed>;
   /** Whether you are counted. Refused as not-found, forbidden. */
-  get_mine(fields: {
-    counter: string;
-    id: string;
-    caller?: string;
-  }): Promise<Child>;
+  get_mine(fields: { counter: string; id: string; caller?: string }): Promise<Child>;
   /** Which of these count you. */
-  list_mine(fields: {
-    of: string[];
-    caller?: string;
-  }): Promise<Mine>;
+  list_mine(fields: { of: string[]; caller?: string }): Promise<Mine>;
   /** Count a browser without sign-in. Refused as not-found, counter-retired, parent-removed, forbidden. */
   put_anonymous(fields: {
     counter: string;
@@ -577,24 +542,11 @@ export interface Requests {
     caller?: string;
   }): Promise<ChangedAnonymous & Replayed>;
   /** Whether this secret is counted. Refused as not-found, forbidden. */
-  get_anonymous(fields: {
-    counter: string;
-    id: string;
-    secret: string;
-    caller?: string;
-  }): Promise<Anonymous>;
+  get_anonymous(fields: { counter: string; id: string; secret: string; caller?: string }): Promise<Anonymous>;
   /** Which of these count the browser with this secret. */
-  list_anonymous(fields: {
-    of: string[];
-    secret: string;
-    caller?: string;
-  }): Promise<ListedOwn>;
+  list_anonymous(fields: { of: string[]; secret: string; caller?: string }): Promise<ListedOwn>;
   /** Remove an id with all its children. Refused as not-found, counter-retired. */
-  remove_parent(fields: {
-    counter: string;
-    id: string;
-    caller?: string;
-  }): Promise<Removed>;
+  remove_parent(fields: { counter: string; id: string; caller?: string }): Promise<Removed>;
   /** Take an amount and hold it. Refused as not-found, limit-reached, counter-retired. */
   hold(fields: {
     counter: string;
@@ -623,35 +575,15 @@ export interface Requests {
     caller?: string;
   }): Promise<Settled>;
   /** Release a hold, which gives its amount back. Refused as not-found, hold-settled, limit-reached. */
-  release_hold(fields: {
-    counter: string;
-    id: string;
-    hold: string;
-    caller?: string;
-  }): Promise<Settled>;
+  release_hold(fields: { counter: string; id: string; hold: string; caller?: string }): Promise<Settled>;
   /** Void a committed hold. Refused as not-found, hold-settled, limit-reached, counter-retired. */
-  void_hold(fields: {
-    counter: string;
-    id: string;
-    hold: string;
-    caller?: string;
-  }): Promise<Settled>;
+  void_hold(fields: { counter: string; id: string; hold: string; caller?: string }): Promise<Settled>;
   /** Create a post, or edit your own. Refused as forbidden, edit-conflict, parent-removed. */
-  put_post(fields: {
-    id: string;
-    body: string;
-    caller?: string;
-  }): Promise<Post>;
+  put_post(fields: { id: string; body: string; caller?: string }): Promise<Post>;
   /** A post with its likes. Refused as not-found. */
-  get_post(fields: {
-    id: string;
-    caller?: string;
-  }): Promise<Post>;
+  get_post(fields: { id: string; caller?: string }): Promise<Post>;
   /** Delete your own post. Refused as not-found, forbidden. */
-  delete_post(fields: {
-    id: string;
-    caller?: string;
-  }): Promise<RemovedPost>;
+  delete_post(fields: { id: string; caller?: string }): Promise<RemovedPost>;
   /** Count a visit. Refused as forbidden. */
   visit(fields: {
     url: string;
@@ -661,31 +593,13 @@ export interface Requests {
     caller?: string;
   }): Promise<Visited & Replayed>;
   /** How often a page was visited. */
-  get_visits(fields: {
-    url: string;
-    caller?: string;
-  }): Promise<Visits>;
+  get_visits(fields: { url: string; caller?: string }): Promise<Visits>;
   /** Whether these anonymous changes counted. Refused as not-committed. */
-  get_receipts(fields: {
-    of: string;
-    target: string[];
-    key: string[];
-    caller?: string;
-  }): Promise<Receipts>;
+  get_receipts(fields: { of: string; target: string[]; key: string[]; caller?: string }): Promise<Receipts>;
   /** Whether these changes of mine counted. Refused as not-committed. */
-  get_own_receipts(fields: {
-    of: string;
-    target: string[];
-    key: string[];
-    caller?: string;
-  }): Promise<Receipts>;
+  get_own_receipts(fields: { of: string; target: string[]; key: string[]; caller?: string }): Promise<Receipts>;
   /** Whether these changes of a caller counted. Refused as not-committed. */
-  get_any_receipts(fields: {
-    of: string;
-    target: string[];
-    key: string[];
-    caller?: string;
-  }): Promise<Receipts>;
+  get_any_receipts(fields: { of: string; target: string[]; key: string[]; caller?: string }): Promise<Receipts>;
   /** A number by the hour or by the day. Refused as not-found, forbidden. */
   get_series(fields: {
     of: string;
@@ -705,45 +619,17 @@ export interface Requests {
     caller?: string;
   }): Promise<Series>;
   /** The ids that moved most in an hour, a day or a month. Refused as not-found, forbidden. */
-  get_top(fields: {
-    counter: string;
-    by?: string;
-    span?: string;
-    limit?: number;
-    caller?: string;
-  }): Promise<Top>;
+  get_top(fields: { counter: string; by?: string; span?: string; limit?: number; caller?: string }): Promise<Top>;
   /** The ids of any counter that moved most. Refused as not-found. */
-  get_any_top(fields: {
-    counter: string;
-    by?: string;
-    span?: string;
-    limit?: number;
-    caller?: string;
-  }): Promise<Top>;
+  get_any_top(fields: { counter: string; by?: string; span?: string; limit?: number; caller?: string }): Promise<Top>;
   /** The numbers that drift, a page at a time. */
-  get_drift(fields: {
-    limit?: number;
-    cursor?: string;
-    caller?: string;
-  }): Promise<Drifts>;
+  get_drift(fields: { limit?: number; cursor?: string; caller?: string }): Promise<Drifts>;
   /** One number: its shards, its drift, who repaired it, and how much of it was imported. Refused as not-found, not-counted. */
-  get_details(fields: {
-    counter: string;
-    id: string;
-    period?: string;
-    caller?: string;
-  }): Promise<Details>;
+  get_details(fields: { counter: string; id: string; period?: string; caller?: string }): Promise<Details>;
   /** The health of the stack. */
-  get_status(fields: {
-    caller?: string;
-  }): Promise<Status>;
+  get_status(fields: { caller?: string }): Promise<Status>;
   /** The newest events: numbers that crossed a threshold of their counter. */
-  get_events(fields: {
-    limit?: number;
-    caller?: string;
-  }): Promise<Events>;
+  get_events(fields: { limit?: number; caller?: string }): Promise<Events>;
   /** Whether Tally reaches its store. */
-  health(fields: {
-    caller?: string;
-  }): Promise<Health>;
+  health(fields: { caller?: string }): Promise<Health>;
 }

@@ -738,11 +738,13 @@ export class Tally extends EventTarget {
     // A busy server also pauses the lane, in #sendBatch. Any other answer delays only this change.
     if (kind === "busy") return this.#fail(state, UNANSWERED, status);
     if (kind !== DENIED) return this.#delay(state, UNANSWERED, status);
+    // The request was denied. Reads the storage, because another tab may have sent or settled the change.
     if (!this.#stillWaits(state)) return;
     // If another tab has removed the item since the request was sent, the next turn asks for the receipt.
     if (wasStored && !state.stored) return;
     if (before) this.#undoAttempt(state, before);
     if (status !== 401 || !session.user || session.fresh) return this.#deny(state, status, session.token);
+    // After the first 401 the next turn asks the page for a fresh token, and sends the change with this token.
     lane.fresh = true;
     lane.ready.unshift(state);
   }
@@ -755,6 +757,7 @@ export class Tally extends EventTarget {
     this.#store(state);
   }
 
+  // Lets a change wait for another token, another page or retry(), and tells its callers.
   #deny(state, status, token) {
     state.token = token;
     this.#fail(state, DENIED, status);
@@ -771,12 +774,14 @@ export class Tally extends EventTarget {
     if (state.promise) state.promise = new Promise((done) => (state.done = done));
   }
 
+  // Counts a request that did not settle the change, and reports why the change waits.
   #fail(state, why, status) {
     state.fails = (state.fails ?? 0) + 1;
     Object.assign(state, { why, status });
     this.#report(state);
   }
 
+  // Lets a change pause before it is sent again.
   #delay(state, why, status) {
     this.#fail(state, why, status);
     state.timer = setTimeout(() => {

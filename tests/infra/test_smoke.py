@@ -63,7 +63,8 @@ def test_the_smoke_test_calls_every_route_and_each_run_has_another_key(
     monkeypatch.setattr(smoke, "assess", lambda call, answer: ("ok", ""))
     assert run() == run() == 0
     assert {call.name for call in probes} >= ROUTES.keys()
-    assert len({call.headers["Idempotency-Key"] for call in probes if "Idempotency-Key" in call.headers}) == 2
+    keys = {call.headers["Idempotency-Key"] for call in probes if "Idempotency-Key" in call.headers}
+    assert len(keys) == 2, "one key for each of the two runs"
 
 
 @pytest.mark.parametrize("answer", [(500, {"title": "Failed"}), (200, ["text"]), (403, {"message": "Forbidden"})])
@@ -85,7 +86,8 @@ def test_a_call_carries_the_token_and_the_body_and_any_status_is_an_answer() -> 
 
     server = Server(answer)
     with server.running():
-        reply = smoke.send(server.origin, "t", smoke.Probe("x", "PUT", "/a", bool, True, {"amount": 1}))
+        probe = smoke.Probe("x", "PUT", "/a", is_expected=bool, signed_in=True, body={"amount": 1})
+        reply = smoke.send(server.origin, token="t", probe=probe)
     assert requests == [("PUT /a", "Bearer t", b'{"amount": 1}')]
     assert (reply.status, reply.body) == (409, {"title": "Refused"})
     assert reply.headers["idempotency-replayed"] == "true"
@@ -100,16 +102,17 @@ def test_an_uncounted_page_is_a_failure_only_if_the_person_named_the_page(page_g
 
 def test_with_a_token_without_scopes_the_routes_with_a_scope_are_skipped() -> None:
     scoped = {route.id for route in ROUTES.values() if route.scope}
-    probes = smoke.make_probes(DECLARED, "https://example.com/", "key", page_given=True)
+    scopes = smoke.scopes_of(token_of(sub="auth0|alice"))
+    assert scopes == set()
+    probes = smoke.make_probes(DECLARED, PAGE, "key", page_given=True, scopes=scopes)
     states = {call.name: smoke.assess(call, smoke.HttpAnswer(403, {}, {}))[0] for call in probes}
     assert {name.removesuffix(" again") for name, state in states.items() if state == "skipped"} == scoped
-    assert smoke.scopes_of(token_of(sub="auth0|alice")) == set()
 
 
-def test_an_api_that_lets_anybody_like_fails_the_smoke_test() -> None:
-    probes = smoke.make_probes(DECLARED, "https://example.com/", "key", page_given=False)
-    [like_without_token] = [call for call in probes if call.name == "no token"]
-    assert smoke.assess(like_without_token, smoke.HttpAnswer(200, {}, {"liked": True}))[0] == "failed"
+def test_an_api_that_answers_a_route_for_users_without_a_token_fails_the_smoke_test() -> None:
+    probes = smoke.make_probes(DECLARED, PAGE, "key", page_given=False)
+    [call_without_token] = [call for call in probes if call.name == "no token"]
+    assert smoke.assess(call_without_token, smoke.HttpAnswer(200, {}, {"liked": True}))[0] == "failed"
 
 
 @pytest.mark.parametrize(
@@ -131,21 +134,21 @@ def test_a_missing_or_invalid_variable_gives_an_error_of_one_line(
 
 
 @pytest.mark.parametrize(
-    ("later", "status"),
+    ("later", "fails"),
     [
-        ({"value": 1, "bots": 0, "as_of": 2**40}, 0),
-        ({"value": 0, "bots": 0, "as_of": 2**40}, 1),
-        ({"value": 1, "bots": 0, "as_of": 1}, 1),
+        ({"value": 1, "bots": 0, "as_of": 2**40}, False),
+        ({"value": 0, "bots": 0, "as_of": 2**40}, True),  # no visit
+        ({"value": 1, "bots": 0, "as_of": 1}, True),  # the watermark is older than the run
     ],
 )
 def test_the_smoke_test_waits_until_a_visit_is_rolled_up(
-    monkeypatch: pytest.MonkeyPatch, later: Any, status: int
+    monkeypatch: pytest.MonkeyPatch, later: Any, fails: bool
 ) -> None:
-    """The first answer has no `as_of`, and every further answer is `later`: a visit and a high `as_of`, or not."""
+    """The first answer has no `as_of`, and every further answer is `later`. A pause moves the clock by one second."""
     pauses: list[int] = []
     clock = SimpleNamespace(time=time.time, monotonic=lambda: len(pauses), sleep=pauses.append)
     monkeypatch.setattr(smoke, "time", clock)
     first = {"value": 1, "bots": 0, "as_of": None}
     monkeypatch.setattr(smoke, "send", lambda *_: smoke.HttpAnswer(200, {}, later if pauses else first))
-    assert smoke.attempt_fails("https://api", "", smoke.rolled_up_probe(PAGE), 3) == status
-    assert len(pauses) == (3 if status else 1)
+    assert smoke.attempt_fails("https://api", "", smoke.rolled_up_probe(PAGE), wait_s=3) is fails
+    assert len(pauses) == (3 if fails else 1)

@@ -88,7 +88,8 @@ def test_a_hold_is_released_committed_or_expires_after_any_redeclaration_of_its_
             tally = periods.tally_id(counter, id_, clock())
             answer = holds.place(Call(store), counter, tally, amount=4, ttl_s=HOLD_S, operation="hold", key=key)
             number = tallies.read(call, redeclared, tally)
-            moved_by = 0 if end == COMMITTED else 4 if counter.ceiling is None else -4
+            released_by = 4 if counter.ceiling is None else -4
+            moved_by = 0 if end == COMMITTED else released_by
             if end == EXPIRED:
                 clock.pass_s(HOLD_S + 1)
             # A commit does not move the number. A release or an expiry must keep to the new limits.

@@ -112,7 +112,8 @@ class Schedule:
             scanner.join()
 
     def redrive(self) -> int:
-        """Redrives the dead letters as `tally repair` does, after each record got its image back."""
+        """Gives each record of a dead letter its image back, and redrives the dead letters as `tally repair` does.
+        First closes the open scans, because a redrive does not move their recounts."""
         team = self.team
         for name in COUNTERS:
             scan_state.close(team.store, scan_state.read_scan(team.store, name))

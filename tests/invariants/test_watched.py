@@ -203,7 +203,7 @@ def test_a_tally_has_few_stretches_however_long_a_dead_letter_or_a_scan_takes(so
     store_moves(social, 90, scan_state.passed_s(social.store, "social"))
     if cause == "the scan is not complete":
         scan_state.invalidate(social.store, scan_state.read_scan(social.store, "post_likes"))
-    for _ in range(8):
+    for _ in range(8):  # one write cannot merge all stretches
         watch.check_numbers(social.store, COUNTERS, time.time(), until_s=time.monotonic() + 60)
     stretch_count, up, down = stretches(social)
     assert (stretch_count <= 2 * STRETCHES_MAX < 2 * 540, up >= 540, down >= 540) == (True, True, True)

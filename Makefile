@@ -29,9 +29,9 @@ help: ## show this list
 	@awk -F ':[^#]*## ' '/^[a-z-]+:.*## / {printf "%-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # If somebody gives PYTHON and its version is not that of the environment, make replaces the environment.
-VERSION := -c 'import sys; print(sys.version)' 2>&1
+PRINT_VERSION := -c 'import sys; print(sys.version)' 2>&1
 ifneq ($(origin PYTHON),file)
-ifneq "$(shell $(PYTHON) $(VERSION))" "$(shell $(PY) $(VERSION))"
+ifneq "$(shell $(PYTHON) $(PRINT_VERSION))" "$(shell $(PY) $(PRINT_VERSION))"
 .PHONY: $(VENV)/.ready
 endif
 endif
@@ -113,6 +113,7 @@ ON_LOCAL := $(addprefix tests/invariants/test_,likes.py limits.py lost_answers.p
 DEV_ON_LOCAL := $(addprefix tests/e2e/test_,readme.py demo.py $(addprefix make_dev.py::test_, \
   answered_changes_survive_a_kill_of_make_dev make_dev_ends_with_one_line_when_the_engine_dies \
   a_counter_that_is_declared_while_make_dev_runs_gets_its_routes))
+# `browser` is BROWSER:PROGRAM. If the program and Xvfb are installed, the tests of the browser run.
 IN_BROWSERS := tests/e2e/test_browsers.py
 test-all: test ## run `make test`, and the long tests: tools, soak, quick bench, recipes, fuzz, emulator, Firefox, WebKit, DynamoDB Local, Python 3.14
 	@$(PYTEST) -m long --ignore=$(IN_BROWSERS)
@@ -147,7 +148,8 @@ pictures: setup-tests ## take the pictures of README.md and docs/: the console a
 fuzz: setup-tests ## send thousands of random requests to a running `make dev`, and check the answers by its OpenAPI document
 	@$(PY) -m tests.e2e.schemathesis_run --url http://localhost:$(PORT) $(ARGS)
 
-# Lint reads the subjects of the commits after this commit. A comment behind the value would add spaces to the value.
+# Lint reads the subjects of the commits after this commit, because some older subjects are longer. A comment behind the
+# value would add spaces to the value.
 SINCE := f778003
 lint: setup-tests ## run ruff and mypy, and check the imports between subpackages (.importlinter) and the subjects of commits
 	@$(VENV)/bin/ruff format --check --quiet . && $(VENV)/bin/ruff check --quiet . && $(VENV)/bin/mypy --no-error-summary
@@ -172,7 +174,7 @@ cost: setup ## update the figures of docs/cost.md: units times prices
 smoke: setup ## call every operation of a deployed stack once: URL=https://… TOKEN=… PAGE=https://… WAIT=600
 	@$(PY) -m tally.cli.smoke
 
-wheel: setup-cdk ## build the distribution `tallystick` into dist/, from the files that git knows
+wheel: setup-cdk ## build the distribution `tallystick` into dist/, without files that git ignores
 	@$(PY) -m release.build $(ARGS)
 
 npm: setup ## pack the JavaScript client as npm's `tally-client` into dist/, with the version of pyproject.toml

@@ -27,7 +27,7 @@ BUNDLED_FILES = {
     "cdk.json": "tally/cli",
     **dict.fromkeys(("pyproject.toml", "README.md", "LICENSE"), "."),
 }
-BUILD_S_MAX = 300
+BUILD_S_MAX = 300  # a build takes seconds; if uv hangs, `make wheel` must not hang
 
 
 class BuildError(Exception):

@@ -25,7 +25,7 @@ REPOSITORY_VARIABLE = "GITHUB_REPOSITORY"
 def package_json() -> dict[str, object]:
     """Returns the client's `package.json`, with the version and the repository."""
     package = json.loads((ROOT / CLIENT_FOLDER / "package.json").read_text(encoding="utf-8"))
-    del package["private"]
+    del package["private"]  # npm refuses to publish a private package
     repository = os.environ.get(REPOSITORY_VARIABLE)
     origin = {"repository": {"type": "git", "url": f"git+https://github.com/{repository}.git"}} if repository else {}
     return {"name": package.pop("name"), "version": version(), **package, **origin}

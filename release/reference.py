@@ -38,8 +38,7 @@ ABOUT = {
     "Problems": "Answers of the type `application/problem+json` (RFC 9457). `type` is `urn:problem-type:tally:` and the"
     " type below. After a 503, send the request again unchanged, with the same key, after `Retry-After`.",
 }  # fmt: skip
-NEVER_ANSWERED = (errors.RetryableError, errors.AlreadyCountedError, errors.HotTallyError, errors.ChangeRefusedError)
-DEFAULT_CHARACTERS_MAX = 24
+DEFAULT_CHARACTERS_MAX = 24  # of a default; in place of a longer default the page has the name of its constant
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
@@ -76,7 +75,7 @@ def _format_default(value: ast.expr | None, module: ModuleType) -> str:
     if value is None:
         return "required"
     if isinstance(value, ast.Call):
-        return "`{}`"
+        return "`{}`"  # a field(default_factory=dict)
     text = ast.unparse(value)
     spelled_out = repr(getattr(module, text)) if isinstance(value, ast.Name) else text
     return f"`{spelled_out if len(spelled_out) <= DEFAULT_CHARACTERS_MAX else text}`"
@@ -107,17 +106,17 @@ def _format_value(value: Any) -> str:
 
 
 def metrics() -> list[tuple[str, str]]:
-    """Returns the metrics that the functions write, and their docstrings."""
+    """Returns the written metrics, and their docstrings. Of the other constants, only NAMESPACE has a capital."""
     written = assignments(ast.parse(inspect.getsource(observe)).body)
     texts = [(value.value, text) for _, value, text in written if isinstance(value, ast.Constant)]
     return [(str(name), text) for name, text in texts if str(name)[:1].isupper() and name != observe.NAMESPACE]
 
 
 def problems(base: type[errors.TallyError] = errors.TallyError) -> Iterator[type[errors.TallyError]]:
-    """Yields the error classes of the problems that a caller may get."""
+    """Yields the error classes of the problems that a caller may get. An error that Tally catches has no slug."""
     for error in base.__subclasses__():
         if error.__module__ == errors.__name__:
-            if "slug" in vars(error) and error not in NEVER_ANSWERED:
+            if "slug" in vars(error) and error is not errors.RetryableError:  # which is only a base class
                 yield error
             yield from problems(error)
 

@@ -74,7 +74,7 @@ def test_each_recipe_applies_to_the_code_as_it_is(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the files that git knows, with all recipes applied."""
+    """A copy of the files that git does not ignore, with all recipes applied."""
     copy = tmp_path_factory.mktemp("checkout")
     list_files = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     for name in subprocess.run(list_files, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0"):

@@ -25,7 +25,7 @@ from tests.invariants.threads import run_together
 from tests.invariants.world import AUTHOR, FAULT_MIX, FIRST_SHARD, LAST_SHARD, POST, VIDEO, World, retry_until_final
 from tests.tiers import in_long
 
-PLAYS_OF_VIDEO, LIKES_OF_POST = counters.PLAYS.partition_start + VIDEO, counters.LIKES.partition_start + POST
+LIKES_OF_POST = counters.LIKES.partition_start + POST
 SHARD_KEYS = {counters.PLAYS.shard_key(shard) for shard in range(counters.PLAYS.max_shards)}
 THROTTLES = [faults.THROTTLE, faults.THROTTLED_TRANSACTION]
 

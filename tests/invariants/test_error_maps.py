@@ -29,7 +29,8 @@ from tests import faults
 from tests.invariants.world import World, retry_until_final
 
 OPERATIONS = ("TransactWriteItems", "UpdateItem", "Query", "BatchGetItem", "GetItem")
-COMMON_ERRORS = (  # errors that every AWS service may answer: docs.aws.amazon.com, "Common Errors"
+# Errors that every AWS service may answer (docs.aws.amazon.com, "Common Errors"), and answers without a known code.
+COMMON_ERRORS = (
     "AccessDeniedException", "ExpiredTokenException", "IncompleteSignature", "InternalFailure", "InvalidAction",
     "InvalidClientTokenId", "MalformedQueryString", "MissingAuthenticationToken", "NotAuthorized", "OptInRequired",
     "RequestExpired", "RequestTimeout", "ServiceUnavailable", "ThrottlingException", "UnrecognizedClientException",

@@ -13,16 +13,9 @@ from tally.counting import tallies
 from tally.drift import recount
 from tally.dynamo.client import Call
 from tests.invariants.processes import WatchedClient
-from tests.invariants.streaming import CONSUMERS, NOW_S, REDECLARED, StreamWorld
+from tests.invariants.stream_records import MINUTE, SHARD, record
+from tests.invariants.streaming import CONSUMERS, REDECLARED, StreamWorld
 from tests.invariants.world import POST, World
-
-SHARD = "shardId-1"
-MINUTE = int(NOW_S // 60)
-
-
-def record(sequence: int, name: str, **change: Any) -> dict[str, Any]:
-    stamped = {**change, "SequenceNumber": str(sequence), "ApproximateCreationDateTime": NOW_S}
-    return {"eventName": name, "dynamodb": stamped}
 
 
 def receipt(counter: str = "plays", nonce: str = "a", **attributes: Any) -> dict[str, Any]:
@@ -35,9 +28,9 @@ def receipt(counter: str = "plays", nonce: str = "a", **attributes: Any) -> dict
 def test_a_manually_edited_receipt_counts_once_and_an_overwritten_receipt_is_a_new_receipt(stream: StreamWorld) -> None:
     first_image, edited_image, new_image = receipt(), receipt(note={"S": "seen"}), receipt(nonce="b")
     records = [
-        record(1, "INSERT", NewImage=first_image),
-        record(2, "MODIFY", OldImage=first_image, NewImage=edited_image),
-        record(3, "MODIFY", OldImage=edited_image, NewImage=new_image),
+        record(1, "INSERT", {"NewImage": first_image}),
+        record(2, "MODIFY", {"OldImage": first_image, "NewImage": edited_image}),
+        record(3, "MODIFY", {"OldImage": edited_image, "NewImage": new_image}),
     ]
     for consumer in CONSUMERS:
         assert stream.deliver(consumer, "receipts", SHARD, records) is None
@@ -49,8 +42,8 @@ def test_a_redriven_dead_letter_of_an_undeclared_counter_makes_no_drift(stream: 
     keys = {"PK": {"S": "OLD#v"}, "SK": {"S": "LIKE#USER#ann"}}
     child = {**keys, "likedAt": {"N": "1"}, "at": {"N": str(MINUTE)}, "rollup": {"BOOL": True}}
     batches = {
-        "receipts": record(1, "INSERT", NewImage=receipt("retired")),
-        "counts": record(1, "INSERT", Keys=keys, NewImage=child),
+        "receipts": record(1, "INSERT", {"NewImage": receipt("retired")}),
+        "counts": record(1, "INSERT", {"Keys": keys, "NewImage": child}),
     }
     for consumer in CONSUMERS:
         for table, inserted in batches.items():
@@ -92,7 +85,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
 
 def test_a_broken_receipt_becomes_a_dead_letter_with_its_reason_and_delays_no_other_record(stream: StreamWorld) -> None:
     images = [image for broken, _ in BROKEN for image in (receipt(), broken)]
-    records = [record(number, "INSERT", NewImage=image) for number, image in enumerate([*images, receipt()], 100)]
+    records = [record(number, "INSERT", {"NewImage": image}) for number, image in enumerate([*images, receipt()], 100)]
     for consumer in CONSUMERS:
         assert stream.deliver(consumer, "receipts", SHARD, records) is None
     reasons = [reason for _, reason in BROKEN]
@@ -106,15 +99,12 @@ def test_a_redrive_after_the_missing_counter_is_declared_rolls_up_the_whole_rece
         {"M": {"plays": of_video, "retired": of_video}}, changes={"M": {"usage": of_video, "gone": of_video}}
     )
     for consumer in CONSUMERS:
-        assert stream.deliver(consumer, "receipts", SHARD, [record(1, "INSERT", NewImage=image)]) is None
+        assert stream.deliver(consumer, "receipts", SHARD, [record(1, "INSERT", {"NewImage": image})]) is None
     assert (stream.tallies(), stream.ledger()) == ({}, {})
     assert stream.redrive() == ["applied"] * 2
     assert stream.tallies() == {("plays", "v"): 2, ("retired", "v"): 2}
     expected = {(counter, id_): sums for (counter, id_, _), sums in stream.ledger().items()}
     assert expected == {(counter, "v"): [2, 0] for counter in ("plays", "retired", "usage")}
-
-
-PLAYS: dict[str, Any] = {"Keys": tallies.key(counters.PLAYS, "v", 0)}
 
 
 def test_reads_recounts_and_the_bookkeeper_ignore_an_item_whose_key_is_not_of_a_shard(stream: StreamWorld) -> None:
@@ -127,7 +117,7 @@ def test_reads_recounts_and_the_bookkeeper_ignore_an_item_whose_key_is_not_of_a_
             stream.raw.put_item(TableName=call.store.settings.counts_table, Item=stored)
         assert tallies.read(call, counters.PLAYS, f"v{number}") == 2
         assert recount.stored_sum(counters.PLAYS, tallies.read_numbered_shards(call, counters.PLAYS, f"v{number}")) == 2
-        inserted = record(1 + number, "INSERT", Keys=keys, NewImage=item)
+        inserted = record(1 + number, "INSERT", {"Keys": keys, "NewImage": item})
         assert stream.deliver("bookkeeper", "counts", SHARD, [inserted]) is None
     assert stream.segments() == []
 
@@ -152,7 +142,7 @@ class ConflictingClient(WatchedClient):
 
 def test_the_rollup_makes_a_transaction_smaller_after_repeated_conflicts(stream: StreamWorld) -> None:
     store = replace(stream.store, client=ConflictingClient(stream.raw), sleep=lambda _: None)  # type: ignore[arg-type]
-    records = [record(number, "INSERT", NewImage=receipt(target={"S": f"v{number}"})) for number in range(1, 21)]
+    records = [record(number, "INSERT", {"NewImage": receipt(target={"S": f"v{number}"})}) for number in range(1, 21)]
     assert stream.deliver("rollup", "receipts", SHARD, records, store=store) is None
     assert stream.tallies() == {("plays", f"v{number}"): 3 for number in range(1, 21)}
 
@@ -164,7 +154,9 @@ def test_a_number_that_was_edited_into_a_fraction_is_rounded_down_and_its_drift_
     keys = {"PK": {"S": f"POST#{POST}"}, "SK": {"S": "META"}}
     images = [{**keys, "likeTally": {"N": number}, "nonce": {"S": "a"}} for number in ("10", "12.5", "13.5", "11")]
     moves = itertools.pairwise(images)
-    records = [record(n, "MODIFY", Keys=keys, OldImage=old, NewImage=new) for n, (old, new) in enumerate(moves, 1)]
+    records = [
+        record(n, "MODIFY", {"Keys": keys, "OldImage": old, "NewImage": new}) for n, (old, new) in enumerate(moves, 1)
+    ]
     assert stream.deliver("bookkeeper", "counts", SHARD, records[:2]) is None
     assert stream.ledger() == {("likes", POST, MINUTE): [0, 13 - 10]}
     assert stream.deliver("bookkeeper", "counts", SHARD, records[2:]) is None

@@ -194,7 +194,7 @@ def test_no_page_has_more_words_than_its_budget() -> None:
         "docs/cost.md": 1310,
         "docs/front-door.md": 1100,
         "docs/how-it-works.md": 1500,
-        "docs/internals.md": 1510,
+        "docs/internals.md": 1630,
         "docs/limits.md": 1300,
         "docs/operate.md": 1600,
         "docs/team-tables.md": 900,

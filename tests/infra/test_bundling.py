@@ -146,7 +146,7 @@ def test_the_sources_use_nothing_that_the_deployed_python_has_dropped() -> None:
     """mypy's stubs of the standard library say which version has dropped which names."""
     command = [str(Path(sys.executable).with_name("mypy")), "--no-error-summary", "--python-version", PYTHON_VERSION]
     run = subprocess.run(
-        [*command, *(str(path) for path in BUNDLE.sources.values() if path.suffix == ".py" and path.parent != LAMBDAS)],
+        [*command, *(str(path) for path in BUNDLE.sources.values() if path.suffix == ".py")],
         cwd=LAMBDAS.parent,
         capture_output=True,
         text=True,
@@ -155,19 +155,20 @@ def test_the_sources_use_nothing_that_the_deployed_python_has_dropped() -> None:
     assert run.returncode == 0, run.stdout
 
 
-def test_the_deployed_python_compiles_the_bundle_and_imports_every_handler_without_a_warning(bundle: Path) -> None:
+def test_the_deployed_python_compiles_the_bundle_and_imports_every_module_without_a_warning(bundle: Path) -> None:
     python = shutil.which(f"python{PYTHON_VERSION}")
     if python is None:
-        pytest.skip(f"python{PYTHON_VERSION} is not installed, so the deployed version imports no handler here")
-    runtime_packages = Path(boto3.__file__).parents[1]
+        pytest.skip(f"python{PYTHON_VERSION} is not installed, so the deployed version imports no module here")
+    runtime_packages = Path(boto3.__file__).parents[1]  # Lambda's runtime has boto3
     program = [
         "import compileall, importlib, pathlib, sys",
         "bundle, runtime_packages = sys.argv[1:]",
         "sys.path[:0] = [bundle]",
         "sys.path.append(runtime_packages)",
         "assert compileall.compile_dir(bundle, quiet=1, force=True)",
-        "for file in sorted(pathlib.Path(bundle, 'tally/operations').glob('*.py')):",
-        "    importlib.import_module(f'tally.operations.{file.stem}')",
+        "for file in (pathlib.Path(bundle, 'handlers.py'), *sorted(pathlib.Path(bundle, 'tally').rglob('*.py'))):",
+        "    name = '.'.join(file.relative_to(bundle).with_suffix('').parts)",
+        "    importlib.import_module(name.removesuffix('.__init__'))",
         "print(sys.version_info[:2], len(sys.modules))",
     ]
     command = [python, "-I", "-B", "-W", "error", "-c", "\n".join(program), str(bundle), str(runtime_packages)]

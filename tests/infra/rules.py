@@ -1,6 +1,6 @@
 """Tally's own rules for templates, beside cdk-nag and cfn-lint. Each rule yields its violations.
 
-The docstring of a rule is its reason. tests/mutations/stacks.txt has a mutation that breaks each rule.
+The docstring of a rule is its reason.
 """
 
 from __future__ import annotations

@@ -85,6 +85,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(["git", "add", "--all"], cwd=copy, check=True)
     (copy / "node_modules").symlink_to(ROOT / "node_modules")
     apply_all(copy)
+    # `make generate` runs the first two modules. The third writes the figures of docs/cost.md.
     run(copy, "-m", "tally.contract")
     run(copy, "-m", "release.reference")
     run(copy, "-m", "bench.cost_pages")
@@ -108,6 +109,7 @@ def run(checkout: Path, *arguments: str) -> None:
     assert process.returncode == 0, process.stdout + process.stderr
 
 
+# The recipe's counter starts at 180.
 SEATS = """
 def test_seats_are_sold(invoke):
     seat = {"counter": "seats", "id": "LH400", "caller": "desk"}
@@ -147,7 +149,8 @@ def test_the_new_counter_operation_metric_and_fault_work(checkout: Path) -> None
 
 @pytest.mark.long
 def test_the_new_route_metric_and_alarm_are_in_the_template(checkout: Path) -> None:
-    """Tests of the checkout compare the dashboard, the alarms and the runbook. All use one synthesis."""
+    """The checkout's own tests compare the dashboard, the alarms and the runbook. They run in one process, so that they
+    share the templates."""
     tests = "tests/infra/test_monitoring.py"
     (checkout / "tests/infra/test_new_route.py").write_text(ROUTE)
     run_tests(

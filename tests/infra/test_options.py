@@ -18,7 +18,7 @@ INVALID_ORIGINS = (
     "https://example.com/", "https://Example.com", "https://example.com:443", "http://example.com:80",
     "https://*.example.com", "https://ann@example.com", "https://exa mple.com", "https://b\u00fccher.example",
 )  # fmt: skip
-INVALID = [
+INVALID_CONTEXTS = [
     ({"stage": "Prod"}, "context stage is 'Prod'"),
     ({"stage": "aws-test"}, "context stage is 'aws-test': Cognito refuses a domain with 'aws' in it"),
     ({"receiptTtlHours": "23"}, "context receiptTtlHours is '23': it must be a whole number from 24 to 168"),
@@ -87,7 +87,7 @@ INVALID = [
 ]
 
 
-@pytest.mark.parametrize(("context", "message"), INVALID)
+@pytest.mark.parametrize(("context", "message"), INVALID_CONTEXTS)
 def test_an_invalid_context_is_refused_in_one_line(context: dict[str, object], message: str) -> None:
     with pytest.raises(OptionsError) as refused:
         Options.from_context(context)
@@ -96,7 +96,7 @@ def test_an_invalid_context_is_refused_in_one_line(context: dict[str, object], m
 
 
 def option_names() -> list[str]:
-    """Returns the names of all options."""
+    """Returns the names of all options, which the error about an unknown option lists."""
     with pytest.raises(OptionsError, match="there are ") as refused:
         Options.from_context({"unknown": "x"})
     return str(refused.value).partition("there are ")[2].split(", ")
@@ -154,7 +154,7 @@ def test_a_backup_vault_in_the_region_and_account_of_the_tables_is_refused() -> 
     assert "\n" not in str(refused.value)
     options.check_region("eu-central-1", "123456789012")
     options.check_region("eu-west-1", "210987654321")
-    options.check_region("eu-central-1")
+    options.check_region("eu-central-1")  # the account, or the region, is not known
     options.check_region(None)
 
 

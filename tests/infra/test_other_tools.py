@@ -38,18 +38,18 @@ print(json.dumps(transform(yaml_parse(sys.stdin.read()), json.loads(sys.argv[1])
 PARSE = "import hcl2, json, sys; print(json.dumps(hcl2.load(sys.stdin)))"
 
 
-def invented_environment() -> dict[str, str]:
-    """Returns an environment with invented keys, so that no tool can reach an AWS account."""
+def variables_with_invented_keys() -> dict[str, str]:
+    """Returns environment variables with invented keys, so that no tool can reach an AWS account."""
     without_aws = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     keys = {"AWS_ACCESS_KEY_ID": "none", "AWS_SECRET_ACCESS_KEY": "none"}
     return without_aws | keys | {"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "eu-west-1"}
 
 
 def run_program(program: str, text: str, *arguments: str) -> Any:
-    """Returns the JSON that a program prints for an example. The program runs in the environment of the tools."""
+    """Returns the JSON that a program prints for an example, in the virtual environment of tests/other_tools."""
     command = [str(make_environment(REQUIREMENTS)), "-c", program, *arguments]
     process = subprocess.run(
-        command, input=text, env=invented_environment(), capture_output=True, text=True, timeout=PATIENCE_S
+        command, input=text, env=variables_with_invented_keys(), capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert process.returncode == 0, process.stderr
     return json.loads(process.stdout)
@@ -75,7 +75,7 @@ def fake_aws_url() -> Iterator[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A copy of the example, with the layer that the page's command makes."""
+    """A copy of the example, with the layer that the page's command makes of the package `tally`."""
     copy = shutil.copytree(EXAMPLE, tmp_path / "docs/examples/play")
     (tmp_path / "tally").symlink_to(ROOT / "tally")
     (command,) = re.findall(r"^```sh\n(mkdir .*?)```", PAGE, flags=re.MULTILINE | re.DOTALL)
@@ -90,7 +90,7 @@ def test_the_layer_of_the_page_has_every_module_that_the_client_imports(folder: 
 
 
 def resolve(value: Any) -> str:
-    """Returns a text of a template. OUTPUTS replace the parameters, as in CloudFormation."""
+    """Returns a value of a template as text. A parameter has the value of the output with its name."""
     if isinstance(value, str):
         return value
     (text,) = value.values()  # of Ref, or of Fn::Sub
@@ -123,7 +123,8 @@ def test_each_output_that_an_example_reads_is_an_output_of_the_stack(dev: Templa
 @pytest.mark.long
 def test_sam_translates_the_example_to_a_function_that_may_count_plays() -> None:
     text = (EXAMPLE / "template.yaml").read_text()
-    packaged = re.sub(r"(CodeUri|ContentUri): \S+", r"\1: s3://bucket/\1.zip", text)  # as `sam package` does
+    # `sam package` uploads the folders, and replaces their paths by URLs.
+    packaged = re.sub(r"(CodeUri|ContentUri): \S+", r"\1: s3://bucket/\1.zip", text)
     resources = run_program(TRANSLATE, packaged, json.dumps(OUTPUTS))["Resources"]
     assert_may_count_plays(resources["Play"]["Properties"], resources["PlayRole"]["Properties"])
 
@@ -131,8 +132,8 @@ def test_sam_translates_the_example_to_a_function_that_may_count_plays() -> None
 @pytest.mark.long
 def test_serverless_packages_a_function_that_may_count_plays(folder: Path, fake_aws_url: str) -> None:
     npm = ["npm", "exec", "--yes", f"--package={OSLS}", "--", "osls", "package"]
-    environment = invented_environment() | {"AWS_ENDPOINT_URL": fake_aws_url}
-    process = subprocess.run(npm, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
+    variables = variables_with_invented_keys() | {"AWS_ENDPOINT_URL": fake_aws_url}
+    process = subprocess.run(npm, cwd=folder, env=variables, capture_output=True, text=True, timeout=PATIENCE_S)
     assert process.returncode == 0, process.stdout + process.stderr
     resources = json.loads((folder / ".serverless/cloudformation-template-update-stack.json").read_text())["Resources"]
     assert_may_count_plays(

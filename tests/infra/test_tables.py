@@ -16,7 +16,7 @@ from tests.infra.conftest import Synthesize
 from tests.infra.template import Json, Template
 
 TABLES = ("CountsTable", "ReceiptsTable", "LedgerTable")
-MOMENT = "20261122T103000"  # to which tables were restored; `tally restore` ends the names of restored tables with it
+MOMENT = "20261122T103000"  # the restored tables have the data of this moment, and the moment in their names
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +25,7 @@ def restored(synthesize: Synthesize) -> Template:
 
 
 def test_cloudformation_can_adopt_restored_tables(prod: Template, restored: Template) -> None:
-    """CloudFormation adopts a table if its logical id is new, its name is literal, and the template keeps the table."""
+    """CloudFormation adopts a table if its logical id is new, its name is no reference, and it has a policy Retain."""
     assert set(restored.of_type("AWS::DynamoDB::Table")) == {f"{name}{MOMENT}" for name in TABLES}
     for name in TABLES:
         adopted = restored.resources[f"{name}{MOMENT}"]
@@ -63,7 +63,7 @@ def test_every_resource_of_a_stack_uses_its_restored_tables(prod: Template, rest
     assert without_version_digests(restored.text) == without_version_digests(renamed)
 
 
-def test_restored_tables_of_dev_are_kept_too(synthesize: Synthesize) -> None:
+def test_a_deleted_stack_of_dev_keeps_its_restored_tables() -> None:
     """CloudFormation does not adopt a table that it may delete."""
     stack = Stack()
     Tables(stack, "Tables", names=Names("Tally-dev"), options=Options(restored=MOMENT))

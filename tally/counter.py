@@ -93,13 +93,13 @@ class Counter:
     max_shards: int = MAX_SHARDS_AUTOMATIC
     """How many shards a hot tally may use, 1 to 256. Default: 16, or 1 if a change depends on the present number."""
     pages: bool = False
-    """Whether its ids are URLs of pages, on hosts that the deployment lists. `POST /visits` moves it."""
+    """Whether its ids are URLs of pages, on hosts that the deployment lists. `POST /visits` moves the number."""
     path: str | None = None
     """A short route beside the general routes: `/videos/{id}/plays`. None: no short route."""
     retired: bool = False
     """Whether it refuses changes. Tally still reads, rolls up and judges it, and settles its open holds."""
     receipt_days: int | None = None
-    """The days for which a retry with the same key is recognised, 1 to 365. None: as the deployment says."""
+    """The days for which a retry with the same key is recognised, 1 to 365. None: see `receiptTtlHours`."""
     changes: str = SERVICE
     """Who may change it: `anyone`, a `caller` who is signed in, or a `service` whose token has the scope `tally/write`.
     With `child`, `caller` makes the caller the child, and `anyone` also allows a browser without sign-in."""

@@ -126,8 +126,8 @@ class ParentRemovedError(CallerError):
 
 
 class LimitReachedError(CallerError):
-    """The change does not fit the limit, or a numbered counter has given the value out. `left`: the amount that fits;
-    below 0 if the number is beyond the limit. `Retry-After`: seconds to the next period, if the amount fits there."""
+    """The change does not fit the limit, or a numbered counter has given out the new value. `left`: the amount that
+    fits; below 0 if the number is beyond the limit. `Retry-After`: seconds to the next period, if it fits there."""
 
     slug, status, title = "limit-reached", 409, "Limit reached"
 
@@ -240,7 +240,7 @@ class StoreRefusedError(RetryableError):
 
 
 class NotCommittedError(RetryableError):
-    """The key is missing, or its receipt is invalid."""
+    """No key arrived, or its receipt is not Tally's."""
 
     slug, title = "not-committed", "The change was not committed"
 

@@ -28,7 +28,7 @@ def handler(request: dict[str, Any], context: object) -> dict[str, Any]:
     for _ in range(TRIES):
         changes, left = plan_changes(request["customer"], request["amount"])
         if left < request["amount"]:
-            receipt = tally.get_own_receipts("change", ["changes"], [request["id"]])["receipts"][0]
+            receipt = tally.get_own_receipts("change", target=["changes"], key=[request["id"]])["receipts"][0]
             return {"spent": receipt["state"] == "counted"}  # an earlier run may have spent the credits
         try:
             tally.change(changes, idempotency_key=request["id"])

@@ -107,7 +107,7 @@ class Options:
     `receipt_days` overrides it."""
     snap_start: bool = _option(parse.yes_no, None)
     """Whether busy functions (a route allows 500 requests a second) start from snapshots, at about $2 a month each.
-    Lambda has none in Taipei and New Zealand."""
+    Lambda has no snapshots in Taipei and New Zealand."""
     canary: bool = _option(parse.yes_no, None)
     """Whether new code of a busy function first gets a tenth of the calls. If it fails, the old code gets all."""
     throttle: float = _option(parse.matching(r"1|0?\.(?!0+$)[0-9]{1,3}", "a share up to 1, as 0.1", float), None)
@@ -132,8 +132,8 @@ class Options:
     """The ARN of the EventBridge bus for events of thresholds. Without it Tally makes a bus if a counter has
     thresholds."""
     restored: str = _option(parse.restored_times, "", name="tables")
-    """The restored tables of the stack, as `tally restore` prints them: `Tally-prod-20261122T103000`. One for each
-    stage, between commas. For a construct: `20261122T103000`."""
+    """The restored tables of the stack, as `tally restore` prints them: `Tally-prod-20261122T103000`. One name for
+    each stage, between commas. For a construct: `20261122T103000`."""
     backup_to: str = _option(parse.vault, "")
     """The ARN of a vault of AWS Backup, in another region or account, for a daily copy of the tables."""
 

@@ -46,7 +46,7 @@ def _scan(store: Store) -> Recount:
 
 
 def measure(quick: bool) -> Rows:
-    """Returns the units of each case. The units of a scan do not include the team's own reads of the items."""
+    """Returns the units of each case. The units of a scan include its reads of the team's items."""
     rows: Rows = {}
     with fresh_engine() as endpoint:
         clients = clients_of(endpoint)

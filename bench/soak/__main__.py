@@ -32,8 +32,8 @@ OPERATIONS, MINUTE_S, WORKERS = 1_000_000, 4, 2
 STOCK = 60  # of each item at the start: enough for most changes, and too little for some
 TICK_S = 0.1  # between two looks at whether a process is due to be killed or restarted
 CHECK_S = 1.0  # between two checks of the tables
-RIGHT_S_MAX = 240.0  # from the last answer until every tally is right, because holds expire and the rollup catches up
-JUDGED_S_MAX = 120.0  # from one judged minute to the next; after a longer pause the soak fails
+RIGHT_S_MAX = 240.0  # from the last answer until every tally is right: holds have to expire, and the rollup to catch up
+JUDGED_S_MAX = 120.0  # after that, until a minute is judged, and from one judged minute to the next
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -94,7 +94,7 @@ class Soak:
             consumers = self._run_load(setup, monitor)
             stored = comparison.read_tables(setup)
         problems = [*comparison.all_differences(monitor.accepted, stored), *monitor.errors]
-        problems += [f"false drift of {drift[0]} {drift[1]} by {drift[2]} was confirmed" for drift in monitor.drifts]
+        problems += [f"false drift of {name} {id_} by {drift} was confirmed" for name, id_, drift in monitor.drifts]
         return self._report(monitor, consumers, stored, problems, time.monotonic() - began_s)
 
     def _run_load(self, setup: SoakSetup, monitor: Monitor) -> processes.ConsumerProcesses:
@@ -138,19 +138,20 @@ class Soak:
 
     def _wait_until_complete(self, setup: SoakSetup, consumers: processes.ConsumerProcesses, monitor: Monitor) -> bool:
         """Wait until every tally is right and every minute up to this time is judged. Returns False after a timeout."""
-        until_s, judged = time.monotonic() + RIGHT_S_MAX, monitor.last_judged
+        until_s, last_judged = time.monotonic() + RIGHT_S_MAX, monitor.last_judged
         right_minute: int | None = None  # the minute in which every tally was right; None: some tally is still wrong
         expected = {tally: amount for tally, amount in monitor.accepted.tallies().items() if amount}
         while (now_s := time.monotonic()) < until_s:
             consumers.kill_or_restart(now_s, may_kill=False)
             monitor.check()
-            if right_minute is not None and monitor.last_judged != judged:
-                until_s, judged = now_s + JUDGED_S_MAX, monitor.last_judged
             if right_minute is None:
                 stored = {tally: amount for tally, amount in comparison.read_counts(setup).tallies.items() if amount}
-                right_minute = setup.settings.minute_of(time.time()) if stored == expected else None
+                if stored == expected:
+                    right_minute, until_s = setup.settings.minute_of(time.time()), time.monotonic() + JUDGED_S_MAX
             elif monitor.last_judged > right_minute:
                 return True
+            elif monitor.last_judged != last_judged:
+                until_s, last_judged = now_s + JUDGED_S_MAX, monitor.last_judged
             time.sleep(CHECK_S)
         return False
 
@@ -191,7 +192,7 @@ def _summary(
         if name in {counter for counter, _ in expected}
     ]
     states = list(stored.holds.values())
-    holds = ", ".join(f"{states.count(state):,} {state}" for state in (notes.COMMITTED, "released", notes.EXPIRED))
+    holds = ", ".join(f"{states.count(state):,} {state}" for state in (notes.COMMITTED, notes.RELEASED, notes.EXPIRED))
     return (
         f"{accepted.operations:,} operations, {faults:,} faults, {kills:,} kills:"
         f" {lost:,} lost, {doubled:,} doubled, {drifts:,} false drift, {len(problems):,} differences;"
@@ -201,7 +202,7 @@ def _summary(
 
 def _write_posts_and_stock(setup: SoakSetup) -> None:
     """Write the posts, and the first stock of each item, and write a note for each item, as a worker does."""
-    from . import intended_changes
+    from . import intended_changes  # after `run` has set the environment, which the import reads
 
     store = setup.faultless_store()
     for post in PARENTS[counters.LIKES]:
@@ -217,7 +218,7 @@ def _read_fault_counts(folder: Path) -> dict[str, int]:
     """Returns how many requests have met each fault."""
     path = folder / "faults.json"
     counts = json.loads(path.read_text()) if path.exists() else {}
-    return {name: count for name, count in sorted(counts.items()) if name != "NONE"}
+    return {name: count for name, count in sorted(counts.items()) if name != "NONE"}  # NONE: requests without a fault
 
 
 def _print_problems(problems: Sequence[str]) -> None:

@@ -55,9 +55,9 @@ def read_counts(setup: SoakSetup) -> Contents:
         if counter is not None:
             stored.tallies[counter.name, id_] += tallies.stored_number(counter, item, counter.start) - counter.start
             continue
-        for start, counter_of_children in declared.children.get(prefix, ()):
-            if sort_key.startswith(start) and TOMBSTONE not in item:
-                stored.children[counter_of_children.name, id_].add(sort_key.removeprefix(start))
+        for sort_key_prefix, counter_of_children in declared.children.get(prefix, ()):
+            if sort_key.startswith(sort_key_prefix) and TOMBSTONE not in item:
+                stored.children[counter_of_children.name, id_].add(sort_key.removeprefix(sort_key_prefix))
     return stored
 
 
@@ -65,8 +65,9 @@ def read_tables(setup: SoakSetup) -> Contents:
     """Reads all three tables."""
     stored = read_counts(setup)
     for receipt in setup.scan("receipts"):
-        for counter, id_, amount in record.amounts_of(receipt) if record.CHANGE_ATTRIBUTES & receipt.keys() else ():
-            stored.receipts[counter, id_] += amount
+        if record.CHANGE_ATTRIBUTES & receipt.keys():  # not the receipt of a child, which names no change
+            for counter, id_, amount in record.amounts_of(receipt):
+                stored.receipts[counter, id_] += amount
     for item in setup.scan("ledger"):
         _add_ledger_item(item, stored)
     return stored
@@ -121,7 +122,7 @@ def all_differences(accepted: Accepted, stored: Contents) -> list[str]:
     lines += differences("observed by the journal", expected, stored.observed)
     lines += [*_child_differences(accepted, stored), *_import_differences(accepted, stored)]
     lines += [*_hold_differences(accepted, stored), *_number_differences(accepted)]
-    if stored.drifts and stored.judge:  # the tables are deleted, so only this line shows the judge's state
+    if stored.drifts and stored.judge:  # without --keep the tables are deleted, and only this line shows the state
         lines.append(f"the judge: {stored.judge}")
     return [*lines, *stored.drifts, *(f"dead letters: {name}" for name in stored.dead_letters)]
 
@@ -141,7 +142,8 @@ def _import_differences(accepted: Accepted, stored: Contents) -> Iterable[str]:
 
 
 def _hold_differences(accepted: Accepted, stored: Contents) -> Iterable[str]:
-    for hold_id in sorted({*accepted.holds, *stored.holds}):  # a hold that no client settled must have expired
+    for hold_id in sorted({*accepted.holds, *stored.holds}):
+        # A hold that no client settled must have expired.
         expected = accepted.settled.get(hold_id, EXPIRED) if hold_id in accepted.holds else "not accepted"
         state = stored.holds.get(hold_id, "missing")
         if state != expected:

@@ -41,7 +41,7 @@ def consume(setup: SoakSetup, name: str) -> None:
 
 
 def _follow(setup: SoakSetup, name: str, handler: Handler, table: str) -> None:
-    """Run one event source mapping, from the last process's position or from the oldest record of the stream."""
+    """Run one event source mapping, from where the last process stopped, or from the oldest record of the stream."""
     chance, position = random.Random(), setup.folder / f"{name}-{table}.position"
     after = None  # the sequence number of the last read record; None: read from the oldest record
     if chance.random() > FROM_OLDEST_SHARE and position.exists():
@@ -58,12 +58,12 @@ def _follow(setup: SoakSetup, name: str, handler: Handler, table: str) -> None:
 
 
 def _deliver(delivery_: Delivery, chance: random.Random) -> None:
-    """Deliver everything, in batches of any size, and some batches twice."""
-    size, repeated = BATCH_RECORDS, 0
+    """Deliver all records, in batches of any size, and some batches twice."""
+    size, records_to_repeat = BATCH_RECORDS, 0
     while not delivery_.is_done:
         size = chance.randint(1, size) if chance.random() < SHORT_SHARE else size
-        batch = delivery_.batch(size, repeats=repeated)
-        repeated = 0
+        batch = delivery_.batch(size, repeats=records_to_repeat)
+        records_to_repeat = 0
         try:
             failed = delivery_.invoke(batch, INVOCATION)
         except Exception as error:
@@ -75,7 +75,7 @@ def _deliver(delivery_: Delivery, chance: random.Random) -> None:
         if failed is not None:
             time.sleep(PAUSE_S)
         elif chance.random() < TWICE_SHARE:
-            repeated = size
+            records_to_repeat = size
         size = BATCH_RECORDS
 
 

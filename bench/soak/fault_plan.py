@@ -10,7 +10,7 @@ from collections.abc import Callable
 from tests.faults import Fault, FaultKind, Plan
 
 FAULT_SHARE = 0.05
-READ_TIMEOUT_S = 2.0  # of the core's client
+READ_TIMEOUT_S = 2.0  # of the product's client (CLIENT_CONFIG)
 SLOW_FAULTS = (FaultKind.SILENCE, FaultKind.HANG_BEFORE)  # after these faults, the caller waits for READ_TIMEOUT_S
 SLOW_FAULT_WEIGHT = 0.3  # every other fault has the weight 1
 TRANSACTION_FAULTS = (FaultKind.THROTTLED_TRANSACTION, FaultKind.CONDITION_AND_CONFLICT)
@@ -18,7 +18,7 @@ LATE_SHARE = 0.3  # the share of the delayed requests and answers that arrive af
 LATE_S_MAX = 3.0  # the longest delay; after READ_TIMEOUT_S the client sends a copy, so the delayed request arrives late
 HOT_PHASE_EVERY_S, HOT_PHASE_S = 10.0, 2.0  # each key is hot for 2 s in 10 s
 HOT_CONFLICT_SHARE = 0.7  # the share of the transactions on a hot key that conflict
-HOT_KEYS = ('"VID#v0"', '"VID#v1"', '"USER#u0"', '"POST#p0"', '"PAGE#h0"', '"AD#m0#')
+HOT_KEYS = ('"VID#v0"', '"VID#v1"', '"USER#u0"', '"POST#p0"', '"PAGE#h0"', '"AD#m0#')  # m0: in each of its periods
 WRITES = ("PutItem", "UpdateItem", "DeleteItem")
 ERROR_CODES = ("ThrottlingException", "RequestLimitExceeded", "TransactionInProgressException")
 ERROR_CODES_AFTER = (*ERROR_CODES, "InternalServerError")  # after the engine has carried out the request
@@ -38,7 +38,7 @@ def make_plan(seed: int, share: float = FAULT_SHARE, now_s: Callable[[], float] 
 
 
 def conflict_chance(body: bytes, now_s: float) -> float:
-    """Returns how likely a conflict is now. Each key has its own hot phases.
+    """Returns how likely a conflict of a transaction is now. Each key has its own hot phases.
 
     A transaction of the rollup has a checkpoint and changes nearly every hot key, on a shard that other writers seldom
     change. So a hot phase does not affect the rollup.

@@ -125,10 +125,10 @@ def batch(store: Store, faultless: Store, entries: Sequence[IntendedEntry], key:
         return _answer_of(changes.change(call, changes=sent, idempotency_key=key, visible=visible))
 
     def notes_of_answer(body: Body) -> list[Note]:
-        id_ = receipts.draft_receipt(Call(faultless), ReceiptKey("change", RECEIPT_TARGET, key, {})).id
+        id_ = receipts.draft_receipt(Call(faultless), ReceiptKey("change", RECEIPT_TARGET, key, payload={})).id
         receipt = queries.get(faultless.client, faultless.settings.receipts_table, {"id": {"S": id_}}) or {}
         tally_ids = {
-            (name, periods.answer_members(tally)["id"]): tally for name, tally, _ in record.amounts_of(receipt)
+            (name, periods.answer_members(tally_id)["id"]): tally_id for name, tally_id, _ in record.amounts_of(receipt)
         }
         return [
             _counted_note(entry, tally_ids.get((entry.counter.name, entry.id), ""), intent.made_s, key)
@@ -154,12 +154,12 @@ def void(store: Store, counted: IntendedChange, tally_ids: Sequence[str]) -> Int
 def put_or_remove(store: Store, entry: IntendedEntry, key: str, *, put: bool) -> IntendedChange:
     """Returns the put or the removal of a like or a member. `key`: "" for a change without a key."""
     counter, id_, _, name = entry
-    is_caller = counter.changes != "service"  # True: a caller changes only the caller's own child
+    is_own_child = counter.changes != "service"  # a user changes only the user's own child, and a service each child
 
     def send() -> Answer:
-        call, fields = Call(store, name if is_caller else None), {} if is_caller else {"name": name}
+        call, fields = Call(store, name if is_own_child else None), {} if is_own_child else {"name": name}
         delete_and_put = (  # by the value of `put`
-            (children.delete_mine, children.put_mine) if is_caller else (children.delete_child, children.put_child)
+            (children.delete_mine, children.put_mine) if is_own_child else (children.delete_child, children.put_child)
         )
         return _answer_of(delete_and_put[put](call, counter=counter, id=id_, idempotency_key=key or None, **fields))
 

@@ -79,6 +79,7 @@ class Monitor:
         self.checks += 1
 
     def _check_as_of(self, as_of_s: int | None) -> None:
+        """Read the hot tallies and some others. Each must have the changes that were answered before `as_of_s`."""
         if as_of_s is None:
             return
         hot = [tally for tally in HOT_TALLIES if tally in self._growth]
@@ -107,6 +108,7 @@ class Growth:
 
     sum_: int = 0  # of the changes that were answered before the last `before_s`
     _waiting: list[tuple[float, int]] = field(default_factory=list)
+    """A heap of the other changes: the time of the answer, and the amount."""
 
     def add(self, answered_s: float, amount: int) -> None:
         """Add an accepted change. `answered_s`: the time of its answer."""

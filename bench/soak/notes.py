@@ -56,8 +56,10 @@ class Reader:
     def read_new(self) -> Iterator[Note]:
         """Yields the notes since the last call."""
         for path in sorted(self._folder.glob("notes-*.tsv")):
-            file = self._files.setdefault(path, path.open())
-            *lines, self._unfinished_lines[path] = (self._unfinished_lines[path] + file.read()).split("\n")
+            if path not in self._files:
+                self._files[path] = path.open()
+            text = self._unfinished_lines[path] + self._files[path].read()
+            *lines, self._unfinished_lines[path] = text.split("\n")
             yield from map(parse_note, lines)
 
 

@@ -25,7 +25,8 @@ START_S_MAX = 120.0  # until the proxies listen
 REPORT_S = 0.5  # between two reports of the number of faults
 KILL_EVERY_MINUTES = 2.0  # minutes, each of `minute_s` seconds, between two kills or freezes, on average
 FROZEN_SHARE = 0.25  # the share of the processes that are frozen, not killed
-# For so many minutes a process stays frozen or ended, on average and at most. Drift is confirmed after 5 minutes.
+# For so many minutes a process stays frozen or ended, on average and at most. Drift is confirmed after 5 minutes, so
+# some processes are down for longer.
 DOWN_MINUTES, DOWN_MINUTES_MAX = 2.0, 15.0
 AT_ONCE_SHARE = 0.6  # the share of the killed processes that are restarted at once
 ROLES: dict[str, Callable[[SoakSetup, str], None]] = {
@@ -55,7 +56,7 @@ def run_proxies(setup: SoakSetup, ready: Connection, faults_end: Event) -> None:
         while True:
             if faults_end.wait(REPORT_S):
                 without_tokens.plan = with_tokens.plan = no_faults
-                time.sleep(REPORT_S)
+                time.sleep(REPORT_S)  # after the event, `wait` returns at once
             counts: Multiset[str] = Multiset()
             for proxy in (without_tokens, with_tokens):
                 for (name, _), count in proxy.counts.items():

@@ -116,5 +116,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops the engine too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends the bench as Ctrl-C does: the engine stops
     sys.exit(main())

@@ -65,7 +65,8 @@ class LambdaDeployment(Deployment):
             delivery.advance(None, DELIVERY.batch_records)
 
     def play_for(self, seconds: int, per_minute: float, spread_s: float, chance: random.Random) -> None:
-        """Make plays for so many seconds. All plays of a minute come in its first `spread_s` seconds."""
+        """Make plays of as many random videos as the calculator assumes, for so many seconds. All plays of a minute
+        come in its first `spread_s` seconds."""
         began_s, ids = self.now_s, [str(UUID(int=chance.getrandbits(128))) for _ in range(int(cost.IDLE_MONTH.ids))]
         for number in range(int(per_minute * seconds / 60)):
             minute, part = divmod(number / per_minute, 1)
@@ -97,7 +98,7 @@ def billed_units(millions: int, minutes: int, spread_s: float) -> float:
     """Returns the write units a minute that the engine bills."""
     per_minute, chance = millions * cost.M / cost.MINUTES, random.Random(SEED)
     with _warm_deployment() as deployment:
-        # The measured minutes begin with a burst, so a warm-up with bursts is a whole minute.
+        # A warm-up with bursts is a whole minute, so that the measured minutes begin with the next burst.
         deployment.play_for(WARM_UP_S if spread_s == 60 else 60, per_minute, spread_s, chance)
         units_before = deployment.wire.units
         deployment.play_for(60 * minutes, per_minute, spread_s, chance)

@@ -27,7 +27,7 @@ def measure(quick: bool) -> Rows:
         store = clients_of(endpoint).store
         meter = Meter(store.client)
         stranger, ann = (Call(store, caller, counters=counters.COUNTERS) for caller in (None, "ann"))
-        heart = {"counter": counters.HEARTS, "id": "home", "secret": SECRET}
+        heart_fields = {"counter": counters.HEARTS, "id": "home", "secret": SECRET}
 
         def measure_step(name: str, step: Callable[[], object]) -> None:
             meter.reset()
@@ -40,11 +40,11 @@ def measure(quick: bool) -> Rows:
         def take_over() -> None:
             read_like()
             children.put_mine(ann, counter=counters.HEARTS, id="home", idempotency_key="hers")
-            children.delete_anonymous(stranger, **heart, idempotency_key="gone")
+            children.delete_anonymous(stranger, **heart_fields, idempotency_key="gone")
 
-        measure_step(LIKE, lambda: children.put_anonymous(stranger, **heart, idempotency_key="first"))
-        measure_step(UNLIKE, lambda: children.delete_anonymous(stranger, **heart, idempotency_key="back"))
-        children.put_anonymous(stranger, **heart, idempotency_key="again")
+        measure_step(LIKE, lambda: children.put_anonymous(stranger, **heart_fields, idempotency_key="first"))
+        measure_step(UNLIKE, lambda: children.delete_anonymous(stranger, **heart_fields, idempotency_key="back"))
+        children.put_anonymous(stranger, **heart_fields, idempotency_key="again")
         measure_step(READ_LIKE, read_like)
         measure_step(TAKE_OVER, take_over)
     return rows

@@ -18,6 +18,7 @@ HOLD_CHANGES = {
     "a change of a hold's amount": (20, None), "a change of a hold's time": (None, 90),
     "a change of a hold's amount and time": (10, 120),
 }  # fmt: skip
+"""For each change of a hold: the new amount, and the new time in seconds; None: unchanged."""
 VOID, SPILLED_VOID = "a void", "a void that spills"
 
 
@@ -38,7 +39,7 @@ def measure(quick: bool) -> Rows:
             rows[name] = {"requests": meter.requests, "WCU": meter.write_units, "RCU": meter.read_units}
 
         def hold(key: str) -> str:
-            return str(holds.place(call(), stock, "mug", 30, 60, operation="hold", key=key).body["hold"])
+            return str(holds.place(call(), stock, "mug", amount=30, ttl_s=60, operation="hold", key=key).body["hold"])
 
         increments.increment(call(), counter=stock, id="mug", amount=100, idempotency_key="delivery")
         measure_step(HOLD, lambda: hold("cart-1"))

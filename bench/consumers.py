@@ -36,6 +36,7 @@ from .instruments import Meter, Rows, WallClock
 SEED = 1995
 PLAYS = 1000
 VIDEOS = (1, 10, 100, 1000)
+JUDGE_S_MAX = 120  # the time that the judge may take for a minute
 SHARD = "shardId-00000001700000000000-bench"
 MINUTE = 28_000_000  # of the records, in minutes since 1970
 MIDNIGHT = MINUTE // MINUTES_PER_DAY * MINUTES_PER_DAY
@@ -104,7 +105,7 @@ def receipts(number: int, videos: int) -> list[Record]:
                 "NewImage": {
                     "id": {"S": f"tally#{index}"},
                     "counter": {"S": "plays"},
-                    "target": {"S": f"video-{index % videos if index < videos else chance.randrange(videos)}"},
+                    "target": {"S": f"video-{index if index < videos else chance.randrange(videos)}"},  # each is played
                     "amount": {"N": "1"},
                     "at": {"N": str(MINUTE)},
                     "nonce": {"S": "nonce"},
@@ -198,18 +199,23 @@ def write_units_of(clients: Clients, clock: WallClock, work: Callable[[], None])
 
 
 def note_judged(store: Store, minute: int) -> None:
-    """Store that all minutes up to `minute` are judged."""
+    """Store that all minutes up to `minute` are judged. The ledger began in 1970, so it takes every later entry."""
     item = watermark.WATERMARK_KEY | {"judged": {"N": str(minute)}, "began_s": {"N": "1"}}
     assert try_commit(store, [{"Put": {"TableName": SETTINGS.ledger_table, "Item": item}}])
+
+
+def journal_complete_s(minute: int) -> int:
+    """Returns the time up to which the journal is complete when `minute` is the last closed minute."""
+    return (minute + 1 + watermark.COMMIT_GRACE + 1) * SETTINGS.minute_s  # the last minute is longer than CLOCK_SKEW
 
 
 def track(clients: Clients, clock: WallClock, skip_records: int = 0) -> None:
     """Deliver the records to the bookkeeper, without the first `skip_records` of `counts`, and judge their minute."""
     deliver_streams(clients, bookkeeper.CONSUMER, made_s=clock.now_s, skip_records=skip_records)
     minute = SETTINGS.minute_of(clock.now_s)
-    complete_s = (minute + 1 + watermark.COMMIT_GRACE + 1) * SETTINGS.minute_s
+    complete_s = journal_complete_s(minute)
     watermark_ = Watermark(judged=minute - 1, journal_complete_s=complete_s)
-    run = judge.judge(clients.store, watermark_, complete_s, until_s=clients.store.clock() + 60)
+    run = judge.judge(clients.store, watermark_, complete_s, until_s=clients.store.clock() + JUDGE_S_MAX)
     assert (run.minutes, run.changes) == (1, 0), f"the judge was wrong: {run}"
 
 

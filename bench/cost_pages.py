@@ -21,7 +21,7 @@ MILLIONS = {  # for each row of the page: a kind of cost.KINDS, and over how man
     "holds, each committed at another amount": ("hold, other amount", 10_000),
     "reads of a number": ("read", 10_000),
 }
-GROUPS = {"HTTP API": "HTTP API", "SnapStart": "Lambda", "Logs": "CloudWatch", "Data out": "Data out"}  # of services
+GROUPS = {"HTTP API": "HTTP API", "SnapStart": "Lambda", "Logs": "CloudWatch", "Data out": "Data out"}  # by service
 VOLUMES, VOLUMES_IN_PARTS = (1, 10, 100, 300), (1, 300)  # million changes a month, of 10,000 ids
 STRANGERS = {  # as MILLIONS, for the table of what strangers can cost
     "changes that show now, of 10,000 ids": ("now", 10_000),
@@ -47,7 +47,7 @@ def _bills_table() -> str:
         bills.append(defaultdict(float))
         for service, usd in bill(*month_and_stage).items():
             bills[-1][GROUPS.get(service, service.split()[0])] += usd
-    groups = [group for group in bills[0] if max(column[group] for column in bills) >= 0.005]
+    groups = [group for group in bills[0] if max(column[group] for column in bills) >= 0.005]  # half a cent
     return _table(["USD a month", *BILLS], [[name, *(f"{column[name]:,.2f}" for column in bills)] for name in groups])
 
 
@@ -100,7 +100,7 @@ def fill_page(page: str) -> str:
         "volumes": _volumes_table(),
         "strangers": _table(["a day at 100 requests a second", "about"], day_rows),
     }
-    worst = worst_day(Declarations.load(ROOT / "lambdas/counters.py"), 1)
+    worst = worst_day(Declarations.load(ROOT / "lambdas/counters.py"), share=1)
     marked = r"(<!-- make cost: (\w+) -->\n\n)(?:\|.*\n)*\n?"
     page = re.sub(marked, lambda marker: f"{marker[1]}{tables[marker[2]]}\n", page)
     dev, prod = (f"${bill(stage=stage, free_tier=True)['total']:.2f}" for stage in (DEV, PROD))

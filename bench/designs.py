@@ -1,4 +1,5 @@
-"""The ways to count one play: four ways that teams write, as documentation shows them, and Tally's two ways."""
+"""The ways to count one play: four ways that teams write, as documentation of AWS and Powertools shows them, and
+Tally's two ways."""
 
 from __future__ import annotations
 
@@ -25,11 +26,11 @@ MARKER_TTL_S = 24 * 3600
 SOON_PLAYS = replace(counters.PLAYS, visible="soon")
 
 Play = Callable[[str], None]
-"""Counts one play under an idempotency key. Raises the errors of the design."""
+"""Counts one play under an idempotency key. Raises what the design's calls raise."""
 
 
 class Design(NamedTuple):
-    """A way to count. `writes`: how many writes a play makes in turn. The process can crash between two writes."""
+    """A way to count. `writes`: how many writes a play makes, in turn. The process can crash between two writes."""
 
     name: str
     writes: int
@@ -128,7 +129,7 @@ def _tally(counter: Counter) -> Callable[[Clients, str], Play]:
 
 
 PLAIN_ADD = Design("plain ADD", 1, _plain_add)
-POWERTOOLS = Design("Powertools' layer around an ADD", 3, _powertools)
+POWERTOOLS = Design("Powertools' layer around an ADD", 3, _powertools)  # in progress, ADD, completed
 BARE_TRANSACTION = Design("bare transaction with a marker", 1, _bare_transaction)
 NOW = Design("Tally, visible now", 1, _tally(counters.PLAYS))
 SOON = Design("Tally, visible soon", 1, _tally(SOON_PLAYS))

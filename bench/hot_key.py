@@ -125,8 +125,9 @@ def simulate(load: Load, seed: int = SEED) -> dict[str, float]:
     hub, chance = Hub(), random.Random(f"{seed}/{load.name}")
     partitions = math.ceil((WARM_WCU if load.warm else COLD_WCU) / PARTITION_WCU_PER_S)
     tables = HotTables(hub, SETTINGS, chance, partitions)
-    post = tallies.key(load.counter, HOT_ID, 0)
-    tables.items.add((SETTINGS.counts_table, post["PK"]["S"], post["SK"]["S"]))  # a like needs its post, a play nothing
+    tally_key = tallies.key(load.counter, HOT_ID, shard=0)
+    # The tally exists, because a like needs its post.
+    tables.items.add((SETTINGS.counts_table, tally_key["PK"]["S"], tally_key["SK"]["S"]))
     free_environments: list[Store] = []
     latencies_s: list[float] = []
     are_spilled: list[bool] = []

@@ -28,7 +28,8 @@ BURST_S = 1.0  # how long a partition keeps unused capacity; DynamoDB: up to 300
 NETWORK_S = 0.0015  # 0.75 ms for the request, 0.75 ms for the answer
 WRITE_MEDIAN_S, WRITE_P99_S = 0.004, 0.011  # a single write, or a cancelled transaction
 LOCK_S = (0.010, 0.030)  # the shortest and the longest time for which a transaction locks its items
-PREPARE_WCU, COMMIT_WCU = 1.0, 1.0  # for each item of a transaction; every item is under 1 KB
+# Each item is under 1 KB. A transaction costs PREPARE_WCU + COMMIT_WCU for each item.
+SINGLE_WCU, PREPARE_WCU, COMMIT_WCU = 1.0, 1.0, 1.0
 # Of the logarithm of a write's time: the 99th percentile of a normal distribution is 2.326 deviations above the median.
 _SIGMA = math.log(WRITE_P99_S / WRITE_MEDIAN_S) / 2.326
 CONFLICT, THROTTLED = "TransactionConflict", "ThrottlingError"
@@ -80,7 +81,10 @@ class Hub:
 
 @dataclass
 class UnitBucket:
-    """The units that a partition still has. Each second adds `rate_per_s`. Unused units are kept for BURST_S."""
+    """The units that a partition still has. Each second adds `rate_per_s`. Unused units are kept for BURST_S.
+
+    `units_left` falls below 0 if several items of one request use the last units.
+    """
 
     hub: Hub
     rate_per_s: float
@@ -129,14 +133,14 @@ class HotTables:
         """Commit writes, each with its kind (`Put`), in a transaction, or a `single` write without a transaction.
         If a write has a conflict, is throttled, or its condition fails, raises FailedRequestError."""
         self.hub.sleep(NETWORK_S / 2)
-        units = PREPARE_WCU if single else PREPARE_WCU + COMMIT_WCU
+        failed_units, units = (SINGLE_WCU, SINGLE_WCU) if single else (PREPARE_WCU, PREPARE_WCU + COMMIT_WCU)
         keys = [_key_of(write) for _, write in entries]
         codes = [self._failure_code(key, write, units) for key, (_, write) in zip(keys, entries, strict=True)]
         self.conflicts += CONFLICT in codes
         self.throttles += THROTTLED in codes
         for key, code in zip(keys, codes, strict=True):
-            if code != THROTTLED:  # a throttled item costs nothing; if the request fails, other items cost PREPARE_WCU
-                used = PREPARE_WCU if any(codes) else units
+            if code != THROTTLED:  # a throttled item costs nothing
+                used = failed_units if any(codes) else units
                 self.write_units += used
                 self.partition_of(key).writes.units_left -= used
         if any(codes):

@@ -36,7 +36,7 @@ def _increment(call: Call, counter: Counter) -> None:
 
 _STEPS: dict[str, Callable[[Call, Counter], object]] = {
     PUT_OVERRIDE: lambda call, counter: overrides.put_override(
-        call, counter, "a", 10_000, operation="put_limit", key="override"
+        call, counter, "a", limit=10_000, operation="put_limit", key="override"
     ),
     FIRST_CHANGE: _increment,
     LATER_CHANGE: _increment,

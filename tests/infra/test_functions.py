@@ -30,9 +30,9 @@ STATUS = "drift"  # the function of GET /status
 
 
 def on_tables(statement: Json) -> bool:
-    """Whether any resource of a statement is a table. test_iam.py checks what roles may do with tables."""
+    """Whether all resources of a statement are tables. test_iam.py checks what roles may do with tables."""
     arns = [{"Fn::GetAtt": [table, "Arn"]} for table in ("CountsTable", "ReceiptsTable", "LedgerTable")]
-    return any(resource in arns for resource in as_list(statement["Resource"]))
+    return all(resource in arns for resource in as_list(statement["Resource"]))
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -113,7 +113,7 @@ def consume(function: str, world: StreamWorld) -> None:
     for sequence_number, counter in enumerate(counters.COUNTERS.values(), start=1000):
         target = periods.tally_id(counter, "x", int(time.time()))
         if counter.counts_children:
-            key = tallies.key(counter, "x", 0) | {"SK": {"S": f"{counter.child}ann"}}
+            key = tallies.key(counter, "x", shard=0) | {"SK": {"S": f"{counter.child}ann"}}
             image = {**key, "likedAt": {"N": "1"}, "at": {"N": "1"}, "rollup": {"BOOL": True}}
             table, change = "counts", record(sequence_number, "INSERT", {"Keys": key, "NewImage": image})
         else:
@@ -183,7 +183,9 @@ def test_each_metric_of_aws_that_is_read_exists_and_is_of_a_resource_of_the_stac
     template: Template = request.getfixturevalue(stack)
     # The filter of the access log writes metrics, too.
     filter_metrics = template.only("AWS::Logs::MetricFilter")["MetricTransformations"]
-    by_filter = {(metric["MetricNamespace"], metric["MetricName"], frozenset()) for metric in filter_metrics}
+    by_filter: set[Metric] = {
+        (metric["MetricNamespace"], metric["MetricName"], frozenset()) for metric in filter_metrics
+    }
     for namespace, name, pairs in read_metrics(template).keys() - by_filter:
         if namespace == observe.NAMESPACE:
             continue

@@ -209,9 +209,9 @@ def rights_on_team_tables(statements: list[Json], shop: Template) -> dict[str, s
     actions: dict[str, set[str]] = {}
     for statement in statements:
         for resource in as_list(statement["Resource"]):
-            reference = re.fullmatch(rf"\$\{{(Orders|Store|Key)[{HASH_CHARACTERS}]+(.*)\}}", as_text(resource))
+            reference = re.match(rf"\$\{{(Orders|Store|Key)[{HASH_CHARACTERS}]+([^}}]*)\}}(.*)", as_text(resource))
             if reference:
-                actions.setdefault(reference[1] + reference[2], set()).update(as_list(statement["Action"]))
+                actions.setdefault("".join(reference.groups()), set()).update(as_list(statement["Action"]))
     return actions
 
 

@@ -77,8 +77,8 @@ def _parts_table() -> str:
         used: dict[str, float] = defaultdict(float)
         cost.add_calls(month, PROD, used)
         series = series_writes(month)
-        parts = {"the change's own writes": used["write"] - series, "the hours of the series": series}
-        parts = {name: units * prices()["write"].usd / millions / M for name, units in parts.items()}
+        units_of_parts = {"the change's own writes": used["write"] - series, "the hours of the series": series}
+        parts = {name: units * prices()["write"].usd / millions / M for name, units in units_of_parts.items()}
         quantities = [(used[name], prices()[name]) for name in ("invocation", "gb-second", "log")]
         calls_usd = sum(quantity * price.usd / price.per for quantity, price in quantities)
         parts |= {"request, function, log line": usd["HTTP API"] + usd["Data out"] + calls_usd / millions}

@@ -87,7 +87,7 @@ def _costs() -> Rows:
 
 @dataclass(frozen=True)
 class FaultSchedule:
-    """The plays of a run that meet a fault. Every design gets the same schedule."""
+    """The faults of a run of `plays` plays. Every design gets the same schedule."""
 
     plays: int
     lost_at_store: frozenset[int]
@@ -99,7 +99,7 @@ class FaultSchedule:
 
     @classmethod
     def seeded(cls, plays: int) -> FaultSchedule:
-        """Returns a schedule that loses half of the answers on each side, with at least one fault of each kind."""
+        """Returns a schedule with at least one fault of each kind. Half of the lost answers are lost on each side."""
         lost_each = max(1, round(plays * ANSWERS_LOST_SHARE / 2))
         crashes = max(1, round(plays * CRASHES_SHARE))
         drawn = random.Random(SEED).sample(range(plays), lost_each + crashes)

@@ -19,7 +19,7 @@ SOON, NOW, NOW_WITH_CEILING = "visible soon", "visible now", "visible now, with 
 COUNTERS = {
     SOON: counters.READERS,
     NOW: replace(counters.READERS, visible="now"),
-    NOW_WITH_CEILING: replace(counters.READERS, visible="now", ceiling=25, max_shards=1),
+    NOW_WITH_CEILING: replace(counters.READERS, visible="now", ceiling=25, max_shards=1),  # a ceiling needs one shard
 }
 
 

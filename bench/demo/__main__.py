@@ -60,7 +60,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 @contextlib.contextmanager
 def serve_tally(port: int) -> Iterator[bool]:
-    """Starts a server with a temporary data folder, unless a server runs on the port. Yields whether it was started."""
+    """Starts a server with a temporary data folder, unless a server runs on the port.
+
+    Yields whether this function started the server."""
 
     async def is_running() -> bool:
         async with Server(port) as server:

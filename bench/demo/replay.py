@@ -48,7 +48,7 @@ class Comparison:
     """Seconds from the last visit until series and top list had the whole run. None: longer than the demo waits."""
 
     @property
-    def differing(self) -> list[str]:
+    def differing_pages(self) -> list[str]:
         """The pages whose series or top list differs from the log."""
         return [page for page, number in self.log.items() if not number == self.series[page] == self.top[page]]
 
@@ -74,11 +74,11 @@ class ReplayOutcome:
     def is_right(self) -> bool:
         """Whether every page has the log's count in time, no tally drifts, and series and top list equal the log."""
         compared = self.series_and_top
-        series_agree = compared is None or (compared.took_s is not None and not compared.differing)
-        return series_agree and not self.differing and self.counts_right_after_s is not None and not self.drifts
+        series_agree = compared is None or (compared.took_s is not None and not compared.differing_pages)
+        return series_agree and not self.differing_pages and self.counts_right_after_s is not None and not self.drifts
 
     @property
-    def differing(self) -> list[str]:
+    def differing_pages(self) -> list[str]:
         """The pages whose count differs from the log."""
         return [page for page, number in self.expected.items() if self.counted[page] != number]
 
@@ -108,28 +108,31 @@ async def replay(log: Weblog, port: int, concurrency: int, *, quick: bool = Fals
     async with Server(port) as server:
         with bar:
             drifted_before = await server.read_drift()
-            before, began_s = await read_counts(server, expected, concurrency, bar.update), time.time()
+            counts_before, began_s = await read_counts(server, expected, concurrency, bar.update), time.time()
             top_pages = dict(expected.most_common(PAGES))
-            visits = {page: before[page] for page in top_pages}
-            series_before = None if quick else await _read_series_and_top(server, visits, began_s)
-            if series_before and series_before.series != visits:  # visits of an earlier run are not summed up
-                series_before = await _wait_for_series(server, visits, began_s, began_s)
+            top_before = {page: counts_before[page] for page in top_pages}
+            series_before = None if quick else await _read_series_and_top(server, top_pages, began_s)
+            if series_before and series_before.series != top_before:  # visits of an earlier run are not summed up
+                series_before = await _wait_for_series(server, top_pages, began_s, until_s=began_s)
             bar.set_description("visiting")
             started_s = time.monotonic()
             await send(server, visits_with_keys(log, run), concurrency, bar.update)
             took_s = time.monotonic() - started_s
             bar.set_description("reading the counts again")
-            expected_counts = {page: before[page] + number for page, number in expected.items()}
+            expected_counts = {page: counts_before[page] + number for page, number in expected.items()}
             right_after_s = await _wait_for_counts(server, expected_counts, concurrency)
-            after = await read_counts(server, expected, concurrency, bar.update)
+            counts_after = await read_counts(server, expected, concurrency, bar.update)
             compared = None
             if series_before:
                 bar.set_description("waiting until the run's minutes are judged and summed up")
                 compared = await _compare(server, series_before, top_pages, began_s)
-                after = await read_counts(server, expected, concurrency, lambda _: None)
+                counts_after = await read_counts(server, expected, concurrency, lambda _: None)
             drifts = sorted(await server.read_drift() - drifted_before)
-    counted = {page: after[page] - before[page] for page in expected}
-    return ReplayOutcome(log, expected, counted, server.sent, took_s, right_after_s, drifts, compared)
+    counted = {page: counts_after[page] - counts_before[page] for page in expected}
+    return ReplayOutcome(
+        log, expected, counted, server.sent, took_s,
+        counts_right_after_s=right_after_s, drifts=drifts, series_and_top=compared,
+    )  # fmt: skip
 
 
 async def _wait_for_counts(server: Server, expected_counts: Mapping[str, int], concurrency: int) -> float | None:
@@ -147,7 +150,7 @@ async def _wait_for_counts(server: Server, expected_counts: Mapping[str, int], c
 
 
 async def _read_series_and_top(server: Server, pages: Collection[str], began_s: float) -> SeriesAndTop:
-    """Reads series and top lists of these pages. A run that began in another month needs two top lists."""
+    """Reads series and top lists of these pages. A run that began last month needs the top lists of both months."""
     months = sorted({datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m") for at_s in (began_s, time.time())})
     lists = [await server.read_top(month) for month in months]
     series = {page: await server.read_series(page) for page in pages}
@@ -167,12 +170,12 @@ async def _wait_for_series(server: Server, pages: Collection[str], began_s: floa
 
 
 async def _compare(server: Server, before: SeriesAndTop, log: Mapping[str, int], began_s: float) -> Comparison:
-    """Waits until series and top lists have every visit, and compares. `before`: the visits that they had before."""
+    """Waits until series and top lists have every visit, and compares. `before`: what both had before the run."""
     ended_s = time.time()
-    after = await _wait_for_series(server, log, began_s, ended_s)
+    after = await _wait_for_series(server, log, began_s, until_s=ended_s)
     return Comparison(
         log,
-        {page: after.series[page] - before.series[page] for page in log},
-        {page: after.top[page] - before.top[page] for page in log},
-        time.time() - ended_s if after.as_of_s >= ended_s else None,
+        series={page: after.series[page] - before.series[page] for page in log},
+        top={page: after.top[page] - before.top[page] for page in log},
+        took_s=time.time() - ended_s if after.as_of_s >= ended_s else None,
     )

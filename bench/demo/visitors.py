@@ -165,6 +165,7 @@ class Server:
             return response.status, document, response.headers
 
     def _check(self, status: int, document: Mapping[str, Any], path: str) -> None:
+        """Raise LocalError if the server refused a request, and a retry cannot help."""
         if status == 403 and path == "/visits":
             raise LocalError("the server does not count the demo's pages: start it without TALLY_PAGE_HOSTS")
         if status == 404 and path == "/visits":

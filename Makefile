@@ -42,7 +42,7 @@ setup-cdk: setup $(VENV)/.cdk node_modules/.cdk ## install what a deployment als
 
 setup-tests: setup $(VENV)/.tests node_modules/.tests ## install what checks, tests and benchmarks also need
 
-# pip installs uv, and uv installs the other packages.
+# pip installs uv, and uv installs the other packages. Nothing needs pip after that.
 $(VENV)/.ready: $(DEV_LOCK)
 	@command -v $(PYTHON) >/dev/null || { echo "tally: $(PYTHON) is missing: install Python 3.11 or newer, or set PYTHON=…" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tally: $(PYTHON) is older than Python 3.11: set PYTHON=… to a newer one" >&2; exit 1; }

@@ -30,14 +30,14 @@ PAUSE_S = 0.1  # before a failed batch is delivered again
 
 
 def consume(setup: SoakSetup, name: str) -> None:
-    """Run the consumer until this process is killed."""
+    """Run the consumer until this process is killed, or the delivery of one stream fails. Then the soak fails, too."""
     set_up_process(setup, name)
     handler = ConsumerWorld(setup.store(setup.faulty_endpoint), setup.wire()).handler(name)
-    threads = [threading.Thread(target=_follow, args=(setup, name, handler, table)) for table in STREAMED]
+    threads = [threading.Thread(target=_follow, args=(setup, name, handler, table), daemon=True) for table in STREAMED]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    while all(thread.is_alive() for thread in threads):
+        time.sleep(POLL_S)
 
 
 def _follow(setup: SoakSetup, name: str, handler: Handler, table: str) -> None:

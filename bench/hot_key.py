@@ -12,8 +12,8 @@ assumptions, and their reasons:
   performance"). No run lasts that long, so the model splits no partition, on the safe side, too.
 * Receipts have 4 partitions: a new on-demand table takes 4,000 writes a second (Developer Guide, "Warm throughput":
   12,000 reads and 4,000 writes). A table with a warm throughput has a partition for each 1,000 of WARM_WCU.
-* A single write takes 4 ms in the median and 11 ms at p99, after 1.5 ms of client and network. The distribution is
-  lognormal; AWS says "single-digit milliseconds". The write costs 1 unit, even if its condition fails.
+* A single write or a read takes 4 ms in the median and 11 ms at p99, after 1.5 ms of client and network. The
+  distribution is lognormal; AWS says "single-digit milliseconds". A write costs 1 unit, even if its condition fails.
 * Transactions lock their items for 10 to 30 ms, uniformly distributed. They prepare and commit (USENIX ATC 2023,
   "Distributed Transactions at Scale in Amazon DynamoDB"); AWS states no number. A transaction costs 2 units an item,
   one to prepare and one to commit (Developer Guide, "Transactions: capacity management").

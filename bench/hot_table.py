@@ -26,7 +26,7 @@ START_S = 1000.0  # not 0, in case Tally's code stores 0 for "never"
 PARTITION_WCU_PER_S, PARTITION_RCU_PER_S = 1000.0, 3000.0
 BURST_S = 1.0  # how long a partition keeps unused capacity; DynamoDB: up to 300 s, "best effort"
 NETWORK_S = 0.0015  # 0.75 ms for the request, 0.75 ms for the answer
-WRITE_MEDIAN_S, WRITE_P99_S = 0.004, 0.011  # a single write, or a cancelled transaction
+WRITE_MEDIAN_S, WRITE_P99_S = 0.004, 0.011  # a single write, a read, or a cancelled transaction
 LOCK_S = (0.010, 0.030)  # the shortest and the longest time for which a transaction locks its items
 # Each item is under 1 KB. A transaction costs PREPARE_WCU + COMMIT_WCU for each item.
 SINGLE_WCU, PREPARE_WCU, COMMIT_WCU = 1.0, 1.0, 1.0

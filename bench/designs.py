@@ -129,7 +129,7 @@ def _tally(counter: Counter) -> Callable[[Clients, str], Play]:
 
 
 PLAIN_ADD = Design("plain ADD", 1, _plain_add)
-POWERTOOLS = Design("Powertools' layer around an ADD", 3, _powertools)  # in progress, ADD, completed
+POWERTOOLS = Design("Powertools' layer around an ADD", 3, _powertools)  # mark as in progress, ADD, mark as completed
 BARE_TRANSACTION = Design("bare transaction with a marker", 1, _bare_transaction)
 NOW = Design("Tally, visible now", 1, _tally(counters.PLAYS))
 SOON = Design("Tally, visible soon", 1, _tally(SOON_PLAYS))

@@ -32,8 +32,8 @@ OPERATIONS, MINUTE_S, WORKERS = 1_000_000, 4, 2
 STOCK = 60  # of each item at the start: enough for most changes, and too little for some
 TICK_S = 0.1  # between two looks at whether a process is due to be killed or restarted
 CHECK_S = 1.0  # between two checks of the tables
-RIGHT_S_MAX = 240.0  # from the last answer until every tally is right: holds have to expire, and the rollup to catch up
-JUDGED_S_MAX = 120.0  # after that, until a minute is judged, and from one judged minute to the next
+RIGHT_S_MAX = 240.0  # from the last answer until every tally is right, because holds expire and the rollup catches up
+JUDGED_S_MAX = 120.0  # from the check that finds every tally right, or from a judged minute, to the next judged minute
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

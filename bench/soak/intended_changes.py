@@ -183,7 +183,7 @@ def hold(store: Store, entry: IntendedEntry, ttl_s: int, key: str) -> IntendedCh
 
 
 def settle(store: Store, entry: IntendedEntry, hold_id: str, *, commit: bool) -> IntendedChange:
-    """Returns the commit or the release of a hold. Neither needs a key, because a hold settles once."""
+    """Returns the commit or the release of a hold, without a key, because a hold settles once."""
 
     def send() -> Answer:
         settle_hold = holds.commit_hold if commit else holds.release_hold

@@ -1,4 +1,5 @@
-"""Loads one file `counters.py`. This module imports no operation: `declarations` adds what follows from the file."""
+"""Loads one file `counters.py`. The module `declarations` adds the routes and roles that the counters need. It imports
+every operation, which takes time. So a command that needs only the counters imports this module alone."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class CountersFile:
     path: Path
     counters: Mapping[str, Counter]
     pages: Pages
-    undeclared: tuple[str, ...] = ()
+    unlisted: tuple[str, ...] = ()
     """The file's variables for counters that COUNTERS does not list."""
 
     @classmethod
@@ -44,15 +45,15 @@ class CountersFile:
         if not isinstance(value, Mapping) or not value or not all(isinstance(one, Counter) for one in value.values()):
             raise ConfigurationError(f"{path} declares no COUNTERS: end the file with COUNTERS = declared([…])")
         counters = declared(value.values())
-        if counters != dict(value):
-            names = ", ".join(value)
+        names = ", ".join(name for name, counter in value.items() if name != counter.name)
+        if names:
             raise ConfigurationError(f"{path}: COUNTERS has a counter under another name than its own: {names}")
-        undeclared = [
+        unlisted = [
             name
             for name, one in module.items()
             if isinstance(one, Counter) and one != counters.get(one.name) and one not in BUILTIN
         ]
-        file = cls(path, counters, pages.declared_pages(module), tuple(undeclared))
+        file = cls(path, counters, pages.declared_pages(module), tuple(unlisted))
         file.check()
         return file
 
@@ -61,7 +62,7 @@ class CountersFile:
         """A warning for each counter that the file makes and does not list."""
         return [
             f"{self.path}: {name} is not a counter of this deployment, because COUNTERS does not list it"
-            for name in self.undeclared
+            for name in self.unlisted
             if not name.startswith("_")
         ]
 
@@ -73,12 +74,11 @@ class CountersFile:
             if replace(listed, notify=counter.notify, lists=counter.lists) != counter:
                 must = "must list the counter of tally.builtin, or give its own counter another name"
                 raise ConfigurationError(f"counter {counter.name!r}: {self.path} {must}")
-        if (VISITS.name in self.counters) != (BOT_VISITS.name in self.counters):
-            must = f"must list {BOT_VISITS.name!r}, too, which counts crawlers"
-            raise ConfigurationError(f"counter {VISITS.name!r}: {self.path} {must}")
-        if PAGE_VISITORS.name in self.counters and VISITS.name not in self.counters:
-            must = f"must list {VISITS.name!r}, too, which counts the visits"
-            raise ConfigurationError(f"counter {PAGE_VISITORS.name!r}: {self.path} {must}")
+        for counter, needed in ((VISITS, BOT_VISITS), (BOT_VISITS, VISITS), (PAGE_VISITORS, VISITS)):
+            if counter.name in self.counters and needed.name not in self.counters:
+                counted = "crawlers" if needed is BOT_VISITS else "the visits"
+                must = f"must list {needed.name!r}, too, which counts {counted}"
+                raise ConfigurationError(f"counter {counter.name!r}: {self.path} {must}")
 
 
 def _failure_line(path: Path, error: BaseException) -> str:

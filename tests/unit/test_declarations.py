@@ -63,8 +63,9 @@ def test_the_file_of_a_team_is_loaded_and_nothing_is_written_beside_it(tmp_path:
         ("class Odd(BaseException): pass\nraise Odd('two\\nlines')", r"counters\.py, line 2: Odd: two lines$"),
         ("COUNTERS = {'plays': 1}", "declares no COUNTERS"),
         ("COUNTERS = {}", "declares no COUNTERS"),
-        (f"{IMPORTS}COUNTERS = {{'play': PLAYS}}", "a counter under another name than its own: play$"),
+        (f"{IMPORTS}COUNTERS = {{'likes': LIKES, 'play': PLAYS}}", "a counter under another name than its own: play$"),
         (IMPORTS + "COUNTERS = declared([PLAYS, LIKES, VISITS])", "'visits': .* must list 'bot_visits', too"),
+        (IMPORTS + "COUNTERS = declared([PLAYS, LIKES, BOT_VISITS])", "'bot_visits': .* must list 'visits', too"),
         (
             IMPORTS + "PLAYS = Counter('plays', prefix='P', sort_key='S', attribute='a')\n"
             "COUNTERS = declared([PLAYS, LIKES, VISITS, BOT_VISITS])",

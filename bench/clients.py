@@ -1,4 +1,4 @@
-"""A fresh engine with empty tables, and the clients that count on it."""
+"""A fresh engine with empty tables, and the clients that change its tables."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ SETTINGS = Settings.from_environment({
     "TALLY_LEDGER_TABLE": "bench-ledger",
 })  # fmt: skip
 ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL_DYNAMODB"
-KEYS = {"counts": ("PK", "SK"), "receipts": ("id",), "ledger": ("PK", "SK")}  # the key attributes of each table
+KEY_ATTRIBUTES = {"counts": ("PK", "SK"), "receipts": ("id",), "ledger": ("PK", "SK")}
 STREAMED = ("counts", "receipts")  # the tables that have a stream in a deployed stack
 LOCAL: dict[str, Any] = {"region_name": "eu-west-1", "aws_access_key_id": "local", "aws_secret_access_key": "local"}
 
 
 @dataclass(frozen=True)
 class Clients:
-    """The clients of one engine. `boto3_client`: as boto3 makes it. `store`: Tally's store."""
+    """The clients of one engine. `boto3_client` has boto3's default configuration, and `store` Tally's."""
 
     endpoint: str
     boto3_client: DynamoDBClient
     store: Store
 
-    def counted(self, video_id: str) -> int:
+    def read_plays(self, video_id: str) -> int:
         """Returns the number of plays in the tally."""
         return tallies.read(Call(self.store), counters.PLAYS, video_id)
 
@@ -54,8 +54,8 @@ def fresh_engine(*, streams: bool = False) -> Iterator[str]:
     """Runs an engine with empty tables, in memory, and yields its endpoint.
 
     If AWS_ENDPOINT_URL_DYNAMODB names another engine, uses that engine, and deletes its tables named bench-… first.
-    `streams`: the tables have streams, which slow each write of dynoxide. Raises LocalError if the engine does not
-    start, or botocore's errors.
+    `streams`: `counts` and `receipts` have streams (`create_tables` says what streams cost). If the engine does not
+    start, raises LocalError. Passes on botocore's errors.
     """
     endpoint, streamed = os.environ.get(ENDPOINT_VARIABLE), STREAMED if streams else ()
     if endpoint is None:
@@ -73,11 +73,11 @@ def fresh_engine(*, streams: bool = False) -> Iterator[str]:
 
 
 def create_tables(client: DynamoDBClient, settings: Settings, streamed: Sequence[str] = ()) -> None:
-    """Create the three tables of the settings. `streamed`: the tables that have a stream.
+    """Creates the three tables of the settings. `streamed`: the tables that have a stream.
 
-    Streams cost time, because the engine reads all stream records at each write to a table with a stream.
+    Streams cost time, because the embedded engine reads all stream records at each write to a table with a stream.
     """
-    for table, keys in KEYS.items():
+    for table, keys in KEY_ATTRIBUTES.items():
         schema: Any = [
             {"AttributeName": key, "KeyType": kind} for key, kind in zip(keys, ("HASH", "RANGE"), strict=False)
         ]
@@ -92,6 +92,6 @@ def create_tables(client: DynamoDBClient, settings: Settings, streamed: Sequence
 
 
 def _delete_tables(client: DynamoDBClient) -> None:
-    for table in KEYS:
+    for table in KEY_ATTRIBUTES:
         with suppress(client.exceptions.ResourceNotFoundException):
             client.delete_table(TableName=f"bench-{table}")

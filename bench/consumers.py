@@ -87,7 +87,7 @@ def _roll_up(batch: list[Record], videos: int) -> tuple[int, float]:
         meter = Meter(clients.store.client)
         deliver(clients, rollup.CONSUMER, "receipts", batch)
         cost = len(transactions), meter.write_units
-        counted = sum(clients.counted(f"video-{number}") for number in range(videos))
+        counted = sum(clients.read_plays(f"video-{number}") for number in range(videos))
     assert counted == PLAYS, f"{counted} of {PLAYS} plays are rolled up"
     return cost
 

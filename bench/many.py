@@ -93,6 +93,6 @@ def _whole_cost(send: Send, sets: int) -> float:
             track(clients, clock)
 
         units = write_units_of(clients, clock, count_all)
-        counted = sum(clients.counted(f"video-{number}") for number in range(VIDEOS))
+        counted = sum(clients.read_plays(f"video-{number}") for number in range(VIDEOS))
         assert counted == sets * PLAYS, f"{counted} of {sets * PLAYS} plays are counted"
     return units / (sets * PLAYS)

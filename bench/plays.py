@@ -131,7 +131,7 @@ def _count_with_faults(design: Design, schedule: FaultSchedule) -> dict[str, flo
         if design is SOON:  # each record is delivered twice, the second time in other batches
             for batch_records in (1000, schedule.plays // 3):
                 deliver_streams(clients_of(endpoint), rollup.CONSUMER, size=batch_records, tables=("receipts",))
-        counted = clients_of(endpoint).counted(design.name)
+        counted = clients_of(endpoint).read_plays(design.name)
         lost = proxy.count_injected(LOSE_RESPONSE)
     return {
         "expected": schedule.plays,

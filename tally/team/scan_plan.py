@@ -16,10 +16,11 @@ from .recounts import GROUPS_MAX, Recount
 from .scan_state import Scan
 from .spot_checks import random_items
 
-SAMPLE_PLACES, ITEMS_PER_PLACE = 8, 100  # a sample has the items that follow so many random places
-UNIT_BYTES = 4096  # that one unit of a strongly consistent read reads
+SAMPLE_PLACES, ITEMS_PER_PLACE = 8, 100  # a sample: 8 random places of the table, and up to 100 items after each
+UNIT_BYTES = 4096  # what one read unit reads, strongly consistent
 TRANSACTION_S, MB_S = 0.03, 0.15  # about how long DynamoDB takes to commit many writes, and to read 1 MB
-SET_UNITS, SET_WATCHED_UNITS = 2, 6  # write units to set a number, without and with a team's number (three writes)
+# The write units to set a number: one write; with a team's number also its place on the list of checks, and a check.
+SET_UNITS, SET_WATCHED_UNITS = 2, 6
 
 
 @dataclass
@@ -28,27 +29,27 @@ class ScanPlan:
 
     recount: Recount
     only_groups: tuple[str, ...] = ()  # the only groups that the scan counts; empty: all groups
-    sets_numbers: bool = False  # whether the scan sets the numbers
+    sets_numbers: bool = False  # whether the scan sets the numbers; False: it only compares them
     units_per_s_max: int = 0  # how many units a second the scan may take; 0: no limit
-    items_read: int = 0  # in the sample, as all numbers that follow
-    items_counting: int = 0
-    writes: int = 0  # that add these items and store the position of the scan
-    packs: int = 0  # transactions of these writes
-    items_lacking: int = 0
-    """Items that may count by their keys, but lack an attribute, have other values than `where`, or amount to 0."""
+    items_read: int = 0  # how many items the sample has; the next numbers are of the sample, too
+    items_counting: int = 0  # how many items count
+    writes: int = 0  # how many writes add these items, and store the position of the scan
+    transactions: int = 0  # of these writes
+    items_not_counting: int = 0
+    """Items that may count by their keys, but lack an attribute, differ from `Items.where`, or have the amount 0."""
     groups: set[str] = field(default_factory=set)
     faults: Multiset[str] = field(default_factory=Multiset)
     examples: dict[str, str] = field(default_factory=dict)  # by the kind of the fault
 
     def __post_init__(self) -> None:
-        # An open scan that is stored nowhere. Without an open scan, `pack` leaves out every item.
+        # `pack` leaves out items without an open scan. So the sample has its own open scan, which is not stored.
         scan = Scan(self.recount.counter.name, 1, self.recount.counter.items_digest, self.only_groups, closed=False)
-        scanning, seen = replace(self.recount, scan=scan), dict[str, object]()
+        with_scan, seen = replace(self.recount, scan=scan), dict[str, object]()
         for _ in range(SAMPLE_PLACES):
-            page = random_items(scanning, ITEMS_PER_PLACE)  # two places may have the same items
-            new = [item for item in page if seen.setdefault(str(scanning.key_of(item)), item) is item]
-            for pack in scanning.pack(new):
-                self.packs += 1
+            page = random_items(with_scan, ITEMS_PER_PLACE)  # two places may have the same items
+            new = [item for item in page if seen.setdefault(str(with_scan.key_of(item)), item) is item]
+            for pack in with_scan.pack(new):
+                self.transactions += 1
                 self.writes += pack.writes + 1
                 self.groups |= pack.groups
             for item in new:
@@ -59,8 +60,8 @@ class ScanPlan:
                     example = faults.example(self.recount.items_declaration, item, self.recount.key_types)
                     self.examples.setdefault(result.kind, example)
                 elif result is None:
-                    self.items_lacking += self.recount.items_declaration.may_count(item)
-                elif not result.is_reserved:  # the item with the team's number counts in a reserved group
+                    self.items_not_counting += self.recount.items_declaration.may_count(item)
+                elif not result.is_reserved:  # items with a team's number count in a reserved group
                     self.items_counting += 1
 
     @property
@@ -88,7 +89,7 @@ class ScanPlan:
 
     @property
     def write_units(self) -> int:
-        """The write units in Tally's tables. A transaction that sets up to GROUPS_MAX numbers also checks the scan."""
+        """The write units in Tally's tables. One transaction sets at most GROUPS_MAX numbers, and checks the scan."""
         units_per_number, numbers = SET_WATCHED_UNITS if self.recount.counter.watch else SET_UNITS, self.numbers_to_set
         return 2 * self.extrapolate(self.writes) + units_per_number * numbers + 2 * -(-numbers // GROUPS_MAX)
 
@@ -96,7 +97,7 @@ class ScanPlan:
     def seconds(self) -> int:
         """About how long the scan takes."""
         numbers_per_transaction = 1 if self.recount.counter.watch else GROUPS_MAX
-        transactions = self.extrapolate(self.packs) + -(-self.numbers_to_set // numbers_per_transaction)
+        transactions = self.extrapolate(self.transactions) + -(-self.numbers_to_set // numbers_per_transaction)
         seconds = self.read_units * UNIT_BYTES / 2**20 * MB_S + transactions * TRANSACTION_S
         reads_per_s_max = half_of_provisioned_reads(self.recount)
         if self.units_per_s_max:
@@ -106,7 +107,7 @@ class ScanPlan:
         return max(1, round(seconds))
 
     def lines(self) -> Iterator[str]:
-        """Yields the lines that `tally scan` prints before it asks."""
+        """Yields the lines that `tally scan` prints before it asks for confirmation."""
         table, command = self.recount.items_declaration.table, "scan" if self.sets_numbers else "recount"
         groups = sum(not group.startswith(RESERVED_GROUP_PREFIX) for group in self.groups)
         yield (
@@ -124,8 +125,8 @@ class ScanPlan:
         for kind, number in self.faults.most_common():
             example = self.examples[kind]
             yield f"about {self.extrapolate(number):,} will not count, with {FAULT_KINDS[kind]}, such as {example}"
-        if self.items_lacking:
-            lacking = self.extrapolate(self.items_lacking)
+        if self.items_not_counting:
+            lacking = self.extrapolate(self.items_not_counting)
             yield f"about {lacking:,} count for nothing: they lack an attribute, or `where` differs"
 
 

@@ -1,11 +1,11 @@
-"""The scans of a counter's items in the ledger: each counter has at most one open scan.
+"""Stores in the ledger the last scan of each counter of team items. A counter has at most one open scan.
 
 A scan counts the items into a recount, an attribute of the tally items beside the number. While the scan is open, each
 record of an item moves number and recount. When the scan has ended and the consumer has passed the end by CLOCK_SLACK,
 `number - recount` is the excess of the number, under any traffic. A closed scan's recount does not move any more.
 
     ITEMS, counter -> the fields of `Scan` (dynamo/keys.py has the names of the attributes)
-    PASSED, table -> passed, seen, stream (progress.py)
+    PASSED, table -> passed, seen, stream (progress.py describes these)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ATTEMPTS_MAX = 5  # an attempt fails only if another process changes a scan at t
 RECOUNT_PREFIX = "recount#"
 """The start of the name of the recount, an attribute of tally items. The generation of the scan follows."""
 TEAM_NUMBER_PREFIX = "team_number#"
-"""As RECOUNT_PREFIX, for the attribute with the team's number as the scan has read it."""
+"""The start of the name of an attribute with the team's number, as the scan read it. The generation follows."""
 
 
 class Scan(NamedTuple):
@@ -41,7 +41,7 @@ class Scan(NamedTuple):
     generation: int = 0
     """The number of the scan: each scan of a counter has a higher number; 0: there was no scan."""
     digest: str = ""
-    """The digest of the declaration that the scan counts by."""
+    """`Counter.items_digest` of the declaration that the scan counts by."""
     groups: tuple[str, ...] = ()
     """The only groups that the scan counts; empty: all groups."""
     began_s: int = 0
@@ -52,7 +52,7 @@ class Scan(NamedTuple):
     items: int = 0
     """How many items the scan has read."""
     counted_by: str = ""
-    """The digest of the declaration that the number was counted by; empty: the items are not counted."""
+    """The digest of the declaration that the number was counted by; empty: the number is not valid."""
     table: str = ""
     """The team's table whose items the scan counts."""
     is_spot_check: bool = False
@@ -91,7 +91,7 @@ class Scan(NamedTuple):
         return self.is_open_for(counter) and (not self.groups or group in self.groups)
 
     def may_lack_markers(self, now_s: float) -> bool:
-        """Returns whether markers of the scan (first_seen.py) may have expired, so that it would count items twice."""
+        """Returns whether markers of the scan may have expired. The scan could then count an item a second time."""
         return now_s >= self.began_s + first_seen.SCAN_VALID_S
 
     def is_open_for(self, counter: Counter) -> bool:
@@ -116,12 +116,12 @@ def begin(
     """Starts a scan of these groups, or of all. Returns None if another process started a scan.
 
     Abandons an open scan of the counter: records do not move its recount any more. If the number was counted by another
-    declaration, notes that the items are not counted. The event source mapping of the consumer must exist, because the
-    consumer has to get each record from the start of the new scan on.
+    declaration, removes `counted_by`, so nobody can read the number until the new scan is closed. The event source
+    mapping of the consumer must exist, because the consumer has to get each record from the start of the new scan on.
     """
     assert counter.items is not None
     before, groups = read_scan(store, counter.name), tuple(groups)
-    # By the clock: a renamed counter has no earlier scan, but its tally items may have recounts of its old name.
+    # Also at least the time: a renamed counter has no stored scan, but its tally items may have recounts of old scans.
     generation = max(before.generation + 1, int(now_s))
     values: dict[str, Any] = {
         "generation": generation, "digest": counter.items_digest, "groups": " ".join(groups), "began": int(now_s),
@@ -135,19 +135,19 @@ def begin(
     return scan if (scan.generation, scan.digest, scan.groups, scan.began_s) == started else None
 
 
-def position_write(store: Store, scan: Scan, position: Item, read: int) -> Write:
+def position_write(store: Store, scan: Scan, position: Item, items_read: int) -> Write:
     """Returns the write of a scan's position: the key of the last item that the scan has read, and how many items."""
-    table, values = store.settings.ledger_table, dict[str, Any](items=read, position=json.dumps(position))
-    return items.update_write(table, scan_key(scan.counter), values, expected=expect_counting(scan))
+    table, values = store.settings.ledger_table, dict[str, Any](items=items_read, position=json.dumps(position))
+    return items.update_write(table, scan_key(scan.counter), values, expected=expect_reading(scan))
 
 
-def expect_counting(scan: Scan) -> items.Expected:
+def expect_reading(scan: Scan) -> items.Expected:
     """Returns what a scan's attributes must be while it reads: not ended, not closed, and of the same generation."""
     return {"generation": scan.generation, "ended": None, "closed": None}
 
 
 def same_scan_check_write(store: Store, scan: Scan) -> Write:
-    """Returns the check that no other scan was started, and that this scan is open or closed as it was read."""
+    """Returns the check that no scan was started or closed after this scan was read."""
     closed = 1 if scan.generation and scan.closed else None
     expected: items.Expected = {"generation": scan.generation or None, "closed": closed}
     return items.check_write(store.settings.ledger_table, scan_key(scan.counter), expected)
@@ -155,16 +155,16 @@ def same_scan_check_write(store: Store, scan: Scan) -> Write:
 
 def end(store: Store, scan: Scan, now_s: float) -> bool:
     """Notes that a scan has read all items. Returns False if it was closed first, or another scan was started."""
-    if _try_change(store, scan, {"ended": int(now_s)}, expected=expect_counting(scan)):
+    if _try_change(store, scan, {"ended": int(now_s)}, expected=expect_reading(scan)):
         return True
     stored = read_scan(store, scan.counter)
     return stored.generation == scan.generation and stored.ended_s > 0
 
 
 def close(store: Store, scan: Scan, counted_by: str | None = None, groups_found: int | None = None) -> bool:
-    """Closes a scan. Returns False if another scan was started, or this scan was closed without `counted_by`.
-    `counted_by`: the digest of the declaration, if the scan has counted every group. `groups_found`: how many groups
-    have items. None: the stored value stays."""
+    """Closes a scan. Returns False if another scan was started, or if another process closed this scan and stored
+    another `counted_by`. `counted_by`: the digest of the declaration, if the scan has counted every group.
+    `groups_found`: how many groups have items. None: the stored value stays."""
     results = {"counted_by": counted_by, "found": groups_found}
     values: dict[str, Any] = {"closed": 1, **{name: value for name, value in results.items() if value is not None}}
     if _try_change(store, scan, values, expected={"generation": scan.generation, "closed": None}):
@@ -176,8 +176,9 @@ def close(store: Store, scan: Scan, counted_by: str | None = None, groups_found:
 def scans_for_consumer(store: Store, table: str, counters: Mapping[str, Counter]) -> dict[str, Scan]:
     """Returns the last scans of a table's counters, by name, before the consumer applies records.
 
-    The consumer skips the records of a counter whose declaration changed or was removed. So this function first notes
-    that the counter's items are not counted, in case the old declaration is deployed again. Raises StoreBusyError.
+    The consumer skips the records of a counter whose declaration changed or was removed. So this function first
+    invalidates the counter's scan. Otherwise the number would lack these records, and would be read as valid after the
+    old declaration is deployed once more. Raises StoreBusyError.
     """
     for _ in range(ATTEMPTS_MAX):
         stored = map(Scan.of, queries.partition_items(store, store.settings.ledger_table, SCANS_PARTITION))
@@ -191,7 +192,7 @@ def scans_for_consumer(store: Store, table: str, counters: Mapping[str, Counter]
 
 
 def invalidate(store: Store, scan: Scan) -> bool:
-    """Notes that the items are not counted, and abandons an open scan, because the consumer skips records or lost them.
+    """Removes `counted_by`, and abandons an open scan, because the consumer skips records or has lost records.
 
     If the scan has changed since it was read, changes nothing and returns False.
     """

@@ -1,5 +1,6 @@
 // A service that counts jobs with Tally: `node javascript_worker.mjs API FOLDER JOBS`. A test kills the service at any
-// moment. The file `cursor` has the next job. A repeated job has the same key. Prints a line for each job and outcome.
+// moment. The file `cursor`, beside FOLDER, has the number of the next job. A repeated job has the same key. Prints a
+// line for each job and outcome.
 
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -10,9 +11,9 @@ import { Tally } from "../../tally/javascript/tally.js";
 const wait = setTimeout;
 globalThis.setTimeout = (run, ms, ...more) => wait(run, ms / 10, ...more);
 
-const [api, path, jobs] = process.argv.slice(2);
-const cursor = join(path, "..", "cursor");
-const tally = new Tally({ api, storage: folder(path) });
+const [api, folderPath, jobs] = process.argv.slice(2);
+const cursor = join(folderPath, "..", "cursor");
+const tally = new Tally({ api, storage: folder(folderPath) });
 tally.addEventListener("change", ({ detail: { outcome } }) => outcome && console.log(outcome.state));
 let next = 0;
 try {

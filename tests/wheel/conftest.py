@@ -48,7 +48,8 @@ def wheel(shared: Path) -> Path:
 def run(
     *command: str, cwd: Path, check: bool = True, variables: Mapping[str, str] = MappingProxyType({})
 ) -> subprocess.CompletedProcess[str]:
-    """Run a team's command, which finds only `uv` and `cdk` of this checkout. `check`: fail if the command fails."""
+    """Run a command as a team would. PATH begins with the folders of this checkout that have `uv` and `cdk`. Variables
+    that lead Python or CDK to this checkout are removed. `check`: fail if the command fails."""
     paths = [str(Path(UV).parent), str(ROOT / "node_modules/.bin"), os.environ["PATH"]]
     inherited = {
         name: value
@@ -78,7 +79,7 @@ def install(folder: Path, *packages: str) -> Path:
 
 @pytest.fixture(scope="session")
 def python(shared: Path, wheel: Path) -> Path:
-    """The Python of an environment with `tallystick[cdk,dev]`, the rules of cdk-nag, and nothing of the checkout."""
+    """The Python of an environment with the wheel, its extras `cdk` and `dev`, and the rules of cdk-nag."""
 
     def make_environment(folder: Path) -> None:
         install(folder, f"{wheel}[cdk,dev]", "cdk-nag>=3,<4")

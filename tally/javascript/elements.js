@@ -1,5 +1,5 @@
-// Defines <tally-like>, <tally-plays> and <tally-count>. They show Tally's number, and beside the number the sum of the
-// changes that wait. docs/browser.md says how to use and style them. The API serves this file without comment lines.
+// Defines <tally-like>, <tally-plays> and <tally-count>. They show Tally's number, and beside it the sum of the changes
+// that wait for an answer. docs/browser.md says how to use them. The API serves this file without comment lines.
 
 // How often a `live` element is read by default. A number that lacks a counted change is read after 1, 2, 4, … 30 s.
 const LIVE_S = 10;
@@ -26,74 +26,77 @@ const make = (tag, part, ...children) => {
 const makeText = (part) => Object.assign(make("span", part), { dir: "auto" });
 
 export const define = (tally) => {
-  // A visit of Turbo, an effect of React or a second bundle calls `define` again. The elements use the new client.
+  // A page change by Turbo, an effect of React or a second bundle calls `define` again. The elements use the new client.
   const before = customElements.get("tally-count");
   if (before) return before.use(tally);
 
   const style = new CSSStyleSheet();
   style.replaceSync(STYLE);
-  const shown = new Set();
-  // The last answer for each number, by `counter:id`, and for each like, by `counter:id user`. `began`: when the read
-  // began. `moves`: the counted changes that the number lacks. `failed`, `error`: why the last change or read failed.
+  const connected = new Set();
+  // The last answer for each number, by its name `counter:id`, and for each like, by `counter:id user`. `knownMs`: the
+  // answer is not older. `moves`: counted changes that the number lacks. `failed`, `error`: why a change or read failed.
   const answers = new Map();
-  // `waits`: the changes that wait. `refreshing`, `frame`: scheduled calls. `timer`, `rereadS`: when to read once more.
-  let waits, refreshing, frame, timer, rereadS;
+  // `unanswered`: the changes that wait for an answer. `refreshing`, `frame`, `timer`: scheduled calls. `rereadS`: the
+  // pause before a number that lacks a counted change is read; undefined: no number lacks a change.
+  let unanswered, refreshing, frame, timer, rereadS;
 
-  const answerOf = (of) => answers.get(of) ?? answers.set(of, { moves: [] }).get(of);
-  const mine = (of, user) => answerOf(`${of} ${user}`);
-  const isLiked = (of) => mine(of, tally.user()).present;
-  // Returns whether a button counts this browser if no user is signed in.
+  const answerOf = (name) => answers.get(name) ?? answers.set(name, { moves: [] }).get(name);
+  const likeAnswerOf = (name, user) => answerOf(`${name} ${user}`);
+  const isLiked = (name) => likeAnswerOf(name, tally.user()).present;
+  // Returns whether the like of an element counts this browser if no user is signed in.
   const isAnonymous = (element) => element.hasAttribute("anonymous");
-  const all = (test) => [...shown].filter(test);
+  const all = (test) => [...connected].filter(test);
   const live = () => all((element) => element.hasAttribute("live"));
   const render = () => {
     frame ??= requestAnimationFrame(() => {
       frame = undefined;
-      waits = tally.waiting();
-      shown.forEach((element) => element.render());
+      unanswered = tally.waiting();
+      connected.forEach((element) => element.render());
     });
   };
-  const waiting = (of) => waits.filter(({ counter, id }) => `${counter}:${id}` === of);
-  const lastLike = (of) => waiting(of).findLast(({ present, user }) => present != null && user === tally.user());
-  const names = (elements) => [...new Set(elements.map(({ number }) => number))];
+  const isLike = ({ present }) => present != null;
+  const waiting = (name) => unanswered.filter(({ counter, id }) => `${counter}:${id}` === name);
+  const lastLike = (name) => waiting(name).findLast((entry) => isLike(entry) && entry.user === tally.user());
+  const numberNames = (elements) => [...new Set(elements.map(({ numberName }) => numberName))];
 
   const amountOf = ({ present = true, amount = 1 }) => (present ? amount : -amount);
   // Returns the sum of the changes that wait for an answer, or that the number does not include.
-  const pending = (of) => {
-    const { moves } = answerOf(of);
-    const last = lastLike(of);
-    let sum = last && last.present !== isLiked(of) ? amountOf(last) : 0;
-    for (const entry of waiting(of)) if (entry.present == null) sum += amountOf(entry);
+  const pending = (name) => {
+    const { moves } = answerOf(name);
+    const last = lastLike(name);
+    let sum = last && last.present !== isLiked(name) ? amountOf(last) : 0;
+    for (const entry of waiting(name)) if (!isLike(entry)) sum += amountOf(entry);
     for (const move of moves) sum += amountOf(move);
     return sum;
   };
 
+  // Reads the numbers of these elements. `fresh`: past the browser's cache.
   const read = async (elements, fresh) => {
-    const ofs = names(elements);
-    const began = performance.now();
-    const values = await tally.values(ofs, { fresh }).catch(() => []);
+    const names = numberNames(elements);
+    const beganMs = performance.now();
+    const values = await tally.values(names, { fresh }).catch(() => []);
     values.forEach(({ value, as_of, error }, index) => {
-      const last = answerOf(ofs[index]);
+      const last = answerOf(names[index]);
       // An answer of a later read came before this answer.
-      if (last.began > began) return;
+      if (last.knownMs > beganMs) return;
       last.error = error;
       // If a read fails, the last number stays.
       if (value == null) return;
-      // The number has a change that counted before the read began, unless the change is after `as_of`.
-      const moves = last.moves.filter((move) => move.began > began || as_of * 1000 < move.at);
-      Object.assign(last, { began, value, moves });
+      // The number lacks the changes that counted after the read began, or after `as_of`.
+      const moves = last.moves.filter((move) => move.countedMs > beganMs || as_of * 1000 < move.serverMs);
+      Object.assign(last, { knownMs: beganMs, value, moves });
     });
     render();
   };
 
-  const readMine = async (ofs) => {
+  const readMine = async (names) => {
     const user = tally.user();
-    const began = performance.now();
-    const likes = await tally.mine(ofs).catch(() => []);
+    const beganMs = performance.now();
+    const likes = await tally.mine(names).catch(() => []);
     likes.forEach(({ present }, index) => {
-      const last = mine(ofs[index], user);
+      const last = likeAnswerOf(names[index], user);
       // `last` is newer if a change was counted during this read, or if a later read was answered first.
-      if (present != null && !(last.began > began)) Object.assign(last, { began, present });
+      if (present != null && !(last.knownMs > beganMs)) Object.assign(last, { knownMs: beganMs, present });
     });
     render();
   };
@@ -101,7 +104,7 @@ export const define = (tally) => {
   // Reads these elements, or else all live elements and all elements whose number lacks a counted change. While there
   // are live elements or such numbers, reads once more after a pause.
   const poll = async (elements) => {
-    const behind = () => all(({ number }) => answerOf(number).moves.length);
+    const behind = () => all(({ numberName }) => answerOf(numberName).moves.length);
     clearTimeout(timer);
     if (document.hidden) return;
     await read(elements ?? [...live(), ...behind()], behind().length > 0);
@@ -116,28 +119,29 @@ export const define = (tally) => {
     refreshing ??= Promise.resolve().then(() => {
       refreshing = undefined;
       render();
-      poll([...shown]);
-      readMine(names(all((element) => element.button && (tally.user() || isAnonymous(element)))));
+      poll([...connected]);
+      readMine(numberNames(all((element) => element.button && (tally.user() || isAnonymous(element)))));
     });
   };
   document.addEventListener("visibilitychange", () => document.hidden || refresh());
 
   const onChange = ({ detail: { entry, outcome } }) => {
-    const of = `${entry.counter}:${entry.id}`;
+    const name = `${entry.counter}:${entry.id}`;
     // No element of this page has shown the number.
-    if (!answers.has(of)) return;
-    const last = answerOf(of);
+    if (!answers.has(name)) return;
+    const last = answerOf(name);
     const { state, answer } = outcome ?? {};
     last.failed = answer?.detail;
     if (state === "counted") {
       const { present, changed = true } = answer;
-      const began = performance.now();
-      if (present != null) Object.assign(mine(of, entry.user), { began, present });
+      const countedMs = performance.now();
+      if (present != null) Object.assign(likeAnswerOf(name, entry.user), { knownMs: countedMs, present });
       // An earlier attempt had counted, and the like may have changed since, so the elements read the like again.
-      if (present != null && outcome.replayed) readMine([of]);
-      // `at` is in the server's time, as `as_of` is. The client may be wrong about the server's time by 2 s.
-      if (changed) last.moves.push({ ...entry, began, at: Date.now() + tally.aheadMs + 2000 });
-      rereadS ?? poll();
+      if (present != null && outcome.replayed) readMine([name]);
+      // `serverMs` is by the server's clock, as `as_of` is. The client may be wrong about this clock by 2 s.
+      if (changed) last.moves.push({ ...entry, countedMs, serverMs: Date.now() + tally.aheadMs + 2000 });
+      // Otherwise `timer` will read the number.
+      if (rereadS === undefined) poll();
     }
     render();
   };
@@ -168,12 +172,12 @@ export const define = (tally) => {
       this.shadowRoot.append(this.count, this.pending, this.label, this.status);
     }
 
-    get names() {
+    get counterAndId() {
       return [this.getAttribute("counter") ?? "plays", this.getAttribute("of")];
     }
 
-    get number() {
-      return tally.of(...this.names);
+    get numberName() {
+      return tally.of(...this.counterAndId);
     }
 
     connectedCallback() {
@@ -183,22 +187,22 @@ export const define = (tally) => {
         delete this[name];
         this[name] = value;
       }
-      shown.add(this);
+      connected.add(this);
       refresh();
     }
 
     disconnectedCallback() {
-      shown.delete(this);
+      connected.delete(this);
     }
 
     attributeChangedCallback() {
-      this.why = undefined;
+      this.refusal = undefined;
       refresh();
     }
 
     render() {
-      const { value, error, failed } = answerOf(this.number);
-      const amount = pending(this.number);
+      const { value, error, failed } = answerOf(this.numberName);
+      const amount = pending(this.numberName);
       this.count.textContent = value?.toLocaleString() ?? "–";
       const sum = amount.toLocaleString([], { signDisplay: "always" });
       this.pending.replaceChildren(...(amount ? [sum, make("i", "", " waiting")] : []));
@@ -231,12 +235,13 @@ export const define = (tally) => {
 
     like() {
       const present = this.button.ariaPressed !== "true";
-      this.why = undefined;
+      this.refusal = undefined;
       try {
-        tally.like(...this.names, present, { anonymous: isAnonymous(this) });
+        tally.like(...this.counterAndId, present, { anonymous: isAnonymous(this) });
         this.button.ariaPressed = present;
       } catch (error) {
-        this.why = { user: tally.user(), text: error.message.replace("tally: ", "") };
+        // Why the last click made no change, and for which user.
+        this.refusal = { user: tally.user(), text: error.message.replace("tally: ", "") };
         render();
         // A sign-in does not help if a user is signed in, or if the id is malformed.
         if (tally.user() || error instanceof TypeError) throw error;
@@ -246,35 +251,36 @@ export const define = (tally) => {
 
     render() {
       super.render();
-      this.button.ariaPressed = lastLike(this.number)?.present ?? isLiked(this.number) ?? false;
-      const { why, status } = lastLike(this.number) ?? {};
+      this.button.ariaPressed = lastLike(this.numberName)?.present ?? isLiked(this.numberName) ?? false;
+      const { why, status } = lastLike(this.numberName) ?? {};
       if (why === "denied") this.status.textContent ||= `waits: the answer was ${status}`;
-      if (this.why?.user === tally.user()) this.status.textContent ||= this.why?.text;
+      if (this.refusal?.user === tally.user()) this.status.textContent ||= this.refusal?.text;
     }
   }
 
   class Plays extends Count {
-    // A player has the id in `for`, or is inside the element with this id: video.js gives the id to a box around it.
+    // `for` has the id of the player, or of a box around the player, because video.js moves the id to such a box.
     play(player, viewing) {
-      const box = this.getAttribute("for");
-      if (!this.warned && !document.getElementById(box)) {
+      const boxId = this.getAttribute("for");
+      if (!this.warned && !document.getElementById(boxId)) {
         this.warned = true;
-        console.warn(`tally: <tally-plays for="${box}">: the page has no such element.`);
+        console.warn(`tally: <tally-plays for="${boxId}">: the page has no such element.`);
       }
-      if (!player.closest(`[id="${CSS.escape(box)}"]`) || viewing.watchedS < this.getAttribute("after")) return;
-      const isFirst = !viewing.elements.has(this) && !viewing.numbers.has(this.number);
+      if (!player.closest(`[id="${CSS.escape(boxId)}"]`) || viewing.watchedS < this.getAttribute("after")) return;
+      const isFirst = !viewing.elements.has(this) && !viewing.numbers.has(this.numberName);
       viewing.elements.add(this);
       if (!isFirst) return;
-      // If the page shows another number for this player, and later this number again, this number counts again.
-      const shownNow = names(all((element) => element.getAttribute("for") === box));
-      viewing.numbers = new Set([...viewing.numbers, this.number].filter((number) => shownNow.includes(number)));
-      tally.increment(...this.names);
+      // Forgets numbers that the page does not show for this player now. If the page shows them again, they count again.
+      const shownNow = numberNames(all((element) => element.getAttribute("for") === boxId));
+      viewing.numbers = new Set([...viewing.numbers, this.numberName].filter((name) => shownNow.includes(name)));
+      tally.increment(...this.counterAndId);
     }
   }
 
-  // A viewing belongs to a player, because elements may be added and removed. Pauses, seeks, other addresses of the
-  // film and advertisements do not end a viewing. If the player has reached an end, and plays a film of this viewing
-  // from its start, a new viewing begins. An advertisement is less than half as long as a film, and begins no viewing.
+  // A viewing belongs to a player, because elements may be added and removed. Pauses, seeks and other addresses do not
+  // end a viewing. `films`: the addresses that were played, also of advertisements. `longestS`: the longest duration.
+  // After an end, a new viewing begins if one of `films` starts at 0 s. But if it is less than half as long as the
+  // longest, it is taken for an advertisement, and begins no viewing. `numbers`: the names of the numbers that counted.
   const viewings = new WeakMap();
   const follow = ({ type, target }) => {
     let viewing = viewings.get(target);
@@ -289,7 +295,8 @@ export const define = (tally) => {
     if (isNew) viewing = { atS, watchedS: 0, longestS: 0, films: new Set(), numbers: new Set() };
     viewings.set(target, viewing);
     if (viewing.source !== source) {
-      // `elements` have counted. They count once more only for a new source. A start at 0 s resets `watchedS`.
+      // `elements` have counted this source. An element counts if neither `elements` nor `numbers` has it. A start at
+      // 0 s resets `watchedS`.
       Object.assign(viewing, { source, atS, elements: new WeakSet(), watchedS: atS < 1 ? 0 : viewing.watchedS });
       viewing.films.add(film);
     }
@@ -299,7 +306,7 @@ export const define = (tally) => {
     viewing.atS = atS;
     // A longer step is a seek.
     if (stepS > 0 && stepS < 2) viewing.watchedS += stepS;
-    shown.forEach((element) => element.play?.(target, viewing));
+    connected.forEach((element) => element.play?.(target, viewing));
   };
   for (const type of ["playing", "timeupdate", "ended"]) document.addEventListener(type, follow, true);
 

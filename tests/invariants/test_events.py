@@ -1,5 +1,6 @@
-"""Each event reaches the bus at least once, always by the same name, though the bus refuses entries and processes die.
-The bus is moto's EventBridge, called by the real SDK. A rule puts each event that the bus accepts into a queue."""
+"""Each event of a threshold crossing reaches the bus at least once, always with the same id, though the bus refuses
+entries and processes die. The bus is moto's EventBridge, called by the real SDK. A rule puts each event that the bus
+accepts into a queue."""
 
 from __future__ import annotations
 
@@ -35,14 +36,16 @@ pytestmark = pytest.mark.usefixtures("clock")
 STOCK = Counter(
     "stock", prefix="ITEM", sort_key="STOCK", attribute="qty", max_shards=1, notify=Notify(at=tuple(range(1, 8)))
 )
-SUMS = Counter("sums", prefix="SUM", sort_key="N", attribute="n", delta=1, notify=Notify(every=10))
-DECLARED = {counter.name: counter for counter in (STOCK, SUMS)}
+# STOCK is one item, so its records show the number. SHARDED is the sum of several items. No record shows the sum, so
+# the bookkeeper reads it after each change. `delta`: each change adds 1, because Tally does not see such a sum go down.
+SHARDED = Counter("sharded", prefix="SUM", sort_key="N", attribute="n", delta=1, notify=Notify(every=10))
+DECLARED = {counter.name: counter for counter in (STOCK, SHARDED)}
 SHARD, REGION = "shard-1", "eu-west-1"
-AGE_S = 100  # of a record, so that a sweep sends its events. A sweep leaves events of the last minute to the bookkeeper
+AGE_S = 100  # the age of the records, because a sweep leaves events of the last minute to the bookkeeper
 
 
 @dataclass
-class ListenedBus:
+class RecordedBus:
     """A bus, and a queue that gets the bus's events. `refuse`: for each of the next calls, which entries are refused.
     `lost_answers`: how many of the next answers are lost. `calls`: how many calls the bus got."""
 
@@ -66,17 +69,17 @@ class ListenedBus:
         return {"Entries": [refusal if index in refused else next(answers) for index in range(len(Entries))]}
 
     def received(self) -> list[str]:
-        """Returns the names of the events that came since the last call, in any order."""
-        names: list[str] = []
+        """Returns the ids of the events that came since the last call, in any order."""
+        ids: list[str] = []
         while messages := self.queue.receive_message(QueueUrl=self.url, MaxNumberOfMessages=10).get("Messages"):
             bodies = [json.loads(message["Body"]) for message in messages]
             assert all((body["source"], body["detail-type"]) == ("tally", "Threshold crossed") for body in bodies)
-            names += [body["detail"]["event"] for body in bodies]
-        return names
+            ids += [body["detail"]["event"] for body in bodies]
+        return ids
 
 
 @pytest.fixture(scope="module")
-def bus_of_module() -> Iterator[ListenedBus]:
+def bus_of_module() -> Iterator[RecordedBus]:
     with mock_aws():
         client, queue = boto3.client("events"), boto3.client("sqs")
         client.create_event_bus(Name="numbers")
@@ -86,18 +89,18 @@ def bus_of_module() -> Iterator[ListenedBus]:
         arn = f"arn:aws:sqs:{REGION}:123456789012:received"
         client.put_rule(Name="all", EventBusName="numbers", EventPattern=json.dumps({"source": ["tally"]}))
         client.put_targets(Rule="all", EventBusName="numbers", Targets=[{"Id": "1", "Arn": arn}])
-        yield ListenedBus(client, queue, url)
+        yield RecordedBus(client, queue, url)
 
 
 @pytest.fixture
-def listened(bus_of_module: ListenedBus) -> ListenedBus:
+def recorded_bus(bus_of_module: RecordedBus) -> RecordedBus:
     bus_of_module.received()  # drop the events of an earlier test
     return replace(bus_of_module, refuse=[])
 
 
 @pytest.fixture
-def bus(listened: ListenedBus) -> Bus:
-    return Bus("numbers", lambda: listened)
+def bus(recorded_bus: RecordedBus) -> Bus:
+    return Bus("numbers", lambda: recorded_bus)
 
 
 def stock_record(sequence: int, old: int, new: int, id_: str = "x") -> dict[str, Any]:
@@ -125,19 +128,20 @@ def sent_events(world: StreamWorld) -> list[str]:
 def sweep(
     world: StreamWorld, bus: Bus, store: Store | None = None, until_s: float = float("inf"), later_s: float = 0
 ) -> dict[str, int]:
-    """Sends the unsent events, as the sweep does `later_s` from now. Returns what the sweep logs of the events."""
+    """Sends the unsent events, as the sweep does `later_s` from now. `until_s`, on the store's clock: when to stop.
+    Returns what the sweep logs of the events."""
     return events.send_unsent(store or world.store, bus, time.time() + later_s, until_s)
 
 
 def test_the_bookkeeper_sends_each_event_once_and_stores_for_some_days_that_the_event_was_sent(
-    stream: StreamWorld, listened: ListenedBus, bus: Bus
+    stream: StreamWorld, recorded_bus: RecordedBus, bus: Bus
 ) -> None:
     records = [stock_record(1, 0, 7), stock_record(2, 7, 3), stock_record(3, 0, 7, "y")]
     deliver(stream, records, bus)
     deliver(stream, records, bus)  # the checkpoint skips the repeated records
-    names = listened.received()
-    assert len(set(names)) == len(names) == 7 + 4 + 7, "the thresholds between 0 and 7, 7 and 3, 0 and 7"
-    assert (sent_events(stream), unsent_events(stream)) == (sorted(names), [])
+    ids = recorded_bus.received()
+    assert len(set(ids)) == len(ids) == 7 + 4 + 7, "the thresholds between 0 and 7, 7 and 3, 0 and 7"
+    assert (sent_events(stream), unsent_events(stream)) == (sorted(ids), [])
     assert {int(row["PK"]["S"].partition("#")[2]) for row in stream.rows("SENT#")} == set(range(PARTITIONS))
     lifetimes_s = {int(row["expiration"]["N"]) - time.time() for row in stream.rows("SENT#")}
     assert min(lifetimes_s) > events.KEPT_S - 60
@@ -145,69 +149,69 @@ def test_the_bookkeeper_sends_each_event_once_and_stores_for_some_days_that_the_
 
 
 def test_only_events_that_the_bus_refused_are_sent_by_a_later_sweep(
-    stream: StreamWorld, listened: ListenedBus, bus: Bus
+    stream: StreamWorld, recorded_bus: RecordedBus, bus: Bus
 ) -> None:
-    listened.refuse = [{0, 3}]  # in the first of three calls, which have ten, ten and one of the 21 events
+    recorded_bus.refuse = [{0, 3}]  # in the first of three calls, which have ten, ten and one of the 21 events
     deliver(stream, [stock_record(1, 0, 7), stock_record(2, 7, 0), stock_record(3, 0, 7)], bus)
-    assert (len(sent_events(stream)), len(unsent_events(stream)), listened.calls) == (19, 2, 3)
-    listened.refuse = [{1}]
+    assert (len(sent_events(stream)), len(unsent_events(stream)), recorded_bus.calls) == (19, 2, 3)
+    recorded_bus.refuse = [{1}]
     assert sweep(stream, bus) == {"events_sent": 1, "events_refused": 1, "oldest_event_s": AGE_S}
     assert sweep(stream, bus) == {"events_sent": 1, "events_refused": 0, "oldest_event_s": 0}
-    names = listened.received()
-    assert sorted(names) == sent_events(stream)
-    assert len(names) == 21
+    ids = recorded_bus.received()
+    assert sorted(ids) == sent_events(stream)
+    assert len(ids) == 21
 
 
 def test_the_bookkeeper_books_changes_while_the_bus_does_not_exist(
-    stream: StreamWorld, listened: ListenedBus, bus: Bus
+    stream: StreamWorld, recorded_bus: RecordedBus, bus: Bus
 ) -> None:
-    missing_bus = Bus(f"arn:aws:events:{REGION}:123456789012:event-bus/gone", lambda: listened)
+    missing_bus = Bus(f"arn:aws:events:{REGION}:123456789012:event-bus/gone", lambda: recorded_bus)
     deliver(stream, [stock_record(1, 0, 7)], missing_bus)
     assert len(unsent_events(stream)) == 7
     assert stream.checkpoint("bookkeeper", "counts", SHARD)["sequence"] == "1"
     assert sweep(stream, missing_bus)["events_refused"] == 7
     assert sweep(stream, bus)["events_sent"] == 7, "after the bus was created"
-    assert sorted(listened.received()) == sent_events(stream)
+    assert sorted(recorded_bus.received()) == sent_events(stream)
 
 
 def test_events_whose_answer_is_lost_are_sent_a_second_time_under_the_same_names(
-    stream: StreamWorld, listened: ListenedBus, bus: Bus
+    stream: StreamWorld, recorded_bus: RecordedBus, bus: Bus
 ) -> None:
-    listened.lost_answers = 1
+    recorded_bus.lost_answers = 1
     deliver(stream, [stock_record(1, 0, 7)], bus)
     assert len(unsent_events(stream)) == 7, "nobody knows that the bus has the events"
     sweep(stream, bus)
-    names = listened.received()
-    assert len(names) == 14
-    assert sorted(set(names)) == sent_events(stream)
+    ids = recorded_bus.received()
+    assert len(ids) == 14
+    assert sorted(set(ids)) == sent_events(stream)
 
 
 @pytest.mark.parametrize("committed", [False, True])
 def test_every_event_is_sent_though_the_bookkeeper_and_the_sweep_die_at_any_write(
-    stream: StreamWorld, listened: ListenedBus, bus: Bus, committed: bool
+    stream: StreamWorld, recorded_bus: RecordedBus, bus: Bus, committed: bool
 ) -> None:
-    names = set[str]()
+    ids = set[str]()
     for turn in range(9):
-        change_of_sum = sum_record(2 * turn + 2, 10 * turn + 9, 10 * turn + 11)
-        records = [stock_record(2 * turn + 1, 0, 2, f"x{turn}"), change_of_sum]
-        stream.raw.put_item(TableName=stream.name("counts"), Item=change_of_sum["dynamodb"]["NewImage"])
+        sharded_change = sharded_record(2 * turn + 2, 10 * turn + 9, 10 * turn + 11)
+        records = [stock_record(2 * turn + 1, 0, 2, f"x{turn}"), sharded_change]
+        stream.raw.put_item(TableName=stream.name("counts"), Item=sharded_change["dynamodb"]["NewImage"])
         bookkeeper, sweeper = (client_that_dies(stream.store.client, turn, committed=committed) for _ in range(2))
         with suppress(Crash):
             deliver(stream, records, bus, stream.with_client(bookkeeper))
         with suppress(Crash):
             sweep(stream, bus, stream.with_client(sweeper))
         deliver(stream, records, bus)
-        # The bookkeeper reads the sum, so the sum's event has the present time, and not the time of the record. For a
+        # The bookkeeper reads the sum of SHARDED, so the event has the present time, not the time of the record. For a
         # minute, sweeps leave the event to the bookkeeper.
         assert sweep(stream, bus, later_s=61)["oldest_event_s"] == 0
-        names |= set(listened.received())
-        assert names == set(sent_events(stream))
-        assert len(names) == 3 * (turn + 1), "two events of the stock, and one of the sum"
+        ids |= set(recorded_bus.received())
+        assert ids == set(sent_events(stream))
+        assert len(ids) == 3 * (turn + 1), "two events of STOCK, and one of SHARDED"
 
 
-def sum_record(sequence: int, old: int, new: int) -> dict[str, Any]:
-    """Makes the record of a change of the only shard of a sum."""
-    keys = tallies.key(SUMS, "s", 0)
+def sharded_record(sequence: int, old: int, new: int) -> dict[str, Any]:
+    """Makes the record of a change of SHARDED's only stored shard, made AGE_S ago."""
+    keys = tallies.key(SHARDED, "s", 0)
     images = {
         name: {**keys, "n": {"N": str(number)}, "nonce": {"S": f"n{sequence}{name}"}}
         for name, number in (("OldImage", old), ("NewImage", new))
@@ -216,75 +220,75 @@ def sum_record(sequence: int, old: int, new: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("period", [None, "day"])
-def test_the_stored_threshold_of_a_period_expires_after_a_year_and_without_periods_never(
-    stream: StreamWorld, period: str | None
-) -> None:
-    change = sum_record(1, 9, 11)
+def test_a_level_expires_after_a_year_only_if_its_counter_has_periods(stream: StreamWorld, period: str | None) -> None:
+    change = sharded_record(1, 9, 11)
     item = change["dynamodb"]["NewImage"]
     if period:
         for image in (item, change["dynamodb"]["OldImage"], change["dynamodb"]["Keys"]):
             image["PK"] = {"S": "SUM#s#2026-11-22"}
     stream.raw.put_item(TableName=stream.name("counts"), Item=item)
     batch = stream.event("counts", SHARD, [change])
-    stream.handler("bookkeeper", declared={"sums": replace(SUMS, period=period)})(batch, LambdaContext())
-    [reached_threshold] = stream.rows("LEVEL#sums")
-    assert ("expiration" in reached_threshold) == bool(period)
+    stream.handler("bookkeeper", declared={"sharded": replace(SHARDED, period=period)})(batch, LambdaContext())
+    [level] = stream.rows("LEVEL#sharded")
+    assert ("expiration" in level) == bool(period)
     if period:
-        expires_s = int(reached_threshold["expiration"]["N"])
+        expires_s = int(level["expiration"]["N"])
         assert expires_s >= time.time() + levels.LEVEL_KEPT_S
-        assert expires_s % DAY_S == 0, "an exact time would reveal when a visitor came"
+        assert expires_s % DAY_S == 0, "an exact time would reveal when the number reached the threshold"
 
 
 def test_a_sum_that_stops_just_below_a_threshold_crosses_the_threshold_with_the_next_change(
-    stream: StreamWorld, listened: ListenedBus, bus: Bus
+    stream: StreamWorld, recorded_bus: RecordedBus, bus: Bus
 ) -> None:
     for sequence, old, new in ((1, 9, 19), (2, 19, 20), (3, 20, 21)):
-        change = sum_record(sequence, old, new)
+        change = sharded_record(sequence, old, new)
         stream.raw.put_item(TableName=stream.name("counts"), Item=change["dynamodb"]["NewImage"])
         deliver(stream, [change], bus)
-    assert len(listened.received()) == 2, "the thresholds 10 and 20"
+    assert len(recorded_bus.received()) == 2, "the thresholds 10 and 20"
 
 
 def test_two_batches_that_read_a_sum_at_once_make_each_event_once(
-    stream: StreamWorld, listened: ListenedBus, bus: Bus
+    stream: StreamWorld, recorded_bus: RecordedBus, bus: Bus
 ) -> None:
-    first, second = sum_record(1, 9, 31), sum_record(1, 9, 31)
+    first, second = sharded_record(1, 9, 31), sharded_record(1, 9, 31)
     stream.raw.put_item(TableName=stream.name("counts"), Item=first["dynamodb"]["NewImage"])
-    stream.note_fingerprint(SUMS)  # so that the first write of each batch is its transaction
+    stream.note_fingerprint(SHARDED)  # otherwise the first write of a batch stores the fingerprint of this new counter
     other_batch = stream.event("counts", "shard-2", [second])
 
     def overtake() -> None:
         stream.handler("bookkeeper", declared=DECLARED, bus=bus)(other_batch, LambdaContext())
 
     deliver(stream, [first], bus, stream.with_client(interrupted_client(stream.store.client, 0, overtake)))
-    assert len(listened.received()) == len(stream.rows("SENT#")) == 3, "the thresholds 10, 20 and 30"
+    assert len(recorded_bus.received()) == len(stream.rows("SENT#")) == 3, "the thresholds 10, 20 and 30"
     assert len(stream.rows("CHECKPOINT#")) == 2, "both batches are booked"
 
 
 def test_a_batch_is_applied_though_the_bookkeeper_cannot_store_which_events_it_sent(
-    stream: StreamWorld, listened: ListenedBus, bus: Bus
+    stream: StreamWorld, recorded_bus: RecordedBus, bus: Bus
 ) -> None:
     client = WatchedClient(stream.store.client)
 
     def throttle(_: int, name: str, parameters: dict[str, Any]) -> None:
-        if name == "put_item":  # the write that an event was sent
+        if name == "put_item":  # the write that stores an event as sent
             raise ClientError({"Error": {"Code": "ThrottlingException"}}, "PutItem")
 
     client.before = throttle
     batch = stream.event("counts", SHARD, [stock_record(1, 0, 7)])
     answer = stream.handler("bookkeeper", stream.with_client(client), DECLARED, bus)(batch, LambdaContext())
     assert answer == {"state": {}, "batchItemFailures": []}
-    assert (len(listened.received()), len(unsent_events(stream))) == (7, 7)
+    assert (len(recorded_bus.received()), len(unsent_events(stream))) == (7, 7)
 
 
-def test_an_answer_without_a_result_for_each_event_leaves_every_event_unsent(stream: StreamWorld) -> None:
+def test_an_answer_that_does_not_confirm_each_event_leaves_every_event_unsent(stream: StreamWorld) -> None:
     for number, results in enumerate(([], [{"EventId": "1"}], [{}] * 7), 1):
         client = SimpleNamespace(put_events=lambda Entries, results=results: {"Entries": results})
         deliver(stream, [stock_record(number, 0, 7)], Bus("numbers", lambda client=client: client))
         assert len(unsent_events(stream)) == 7 * number
 
 
-def test_an_event_is_stored_with_the_checkpoint_and_sent_afterwards(stream: StreamWorld, listened: ListenedBus) -> None:
+def test_an_event_is_stored_with_the_checkpoint_and_sent_afterwards(
+    stream: StreamWorld, recorded_bus: RecordedBus
+) -> None:
     """The bus never gets an event of a change that is not booked."""
     client = WatchedClient(stream.store.client)
 
@@ -294,71 +298,72 @@ def test_an_event_is_stored_with_the_checkpoint_and_sent_afterwards(stream: Stre
         assert "CHECKPOINT#bookkeeper#counts" in str(parameters)
         return {"Entries": [{"EventId": "1"}]}
 
-    listened.client = SimpleNamespace(put_events=assert_stored)
-    deliver(stream, [stock_record(1, 0, 1)], Bus("numbers", lambda: listened), stream.with_client(client))
-    assert listened.calls == 1
+    recorded_bus.client = SimpleNamespace(put_events=assert_stored)
+    deliver(stream, [stock_record(1, 0, 1)], Bus("numbers", lambda: recorded_bus), stream.with_client(client))
+    assert recorded_bus.calls == 1
 
 
 def test_a_call_of_the_largest_events_is_small_enough_for_the_bus(
-    stream: StreamWorld, listened: ListenedBus, bus: Bus
+    stream: StreamWorld, recorded_bus: RecordedBus, bus: Bus
 ) -> None:
     """With ENTRIES_MAX such events, a call has at most a quarter of the 256 KB that EventBridge accepts."""
     largest = replace(STOCK, notify=Notify(at=tuple(range(AMOUNT_MAX - 8, AMOUNT_MAX))))
-    batch = stream.event(
-        "counts", SHARD, [stock_record(1, -AMOUNT_MAX, AMOUNT_MAX, LONG_TEXT[: fields.PAGE_BYTES_MAX])]
-    )
+    longest_id = LONG_TEXT[: fields.PAGE_BYTES_MAX]  # no id is longer than that of a page
+    batch = stream.event("counts", SHARD, [stock_record(1, -AMOUNT_MAX, AMOUNT_MAX, longest_id)])
     sizes: list[int] = []
-    listened.client.meta.events.register(
+    recorded_bus.client.meta.events.register(
         "before-send.events", lambda request, **_: sizes.append(len(request.body)), unique_id="sizes"
     )
     stream.handler("bookkeeper", declared={"stock": largest}, bus=bus)(batch, LambdaContext())
-    assert len(listened.received()) == 8
+    assert len(recorded_bus.received()) == 8
     assert ENTRIES_MAX / 8 * max(sizes) < 64 * 1024  # this call has 8
 
 
 def test_a_record_that_cannot_be_read_has_no_events_until_it_is_redriven(
-    stream: StreamWorld, listened: ListenedBus, bus: Bus
+    stream: StreamWorld, recorded_bus: RecordedBus, bus: Bus
 ) -> None:
     poison = stock_record(2, 7, 0)
     right_number = poison["dynamodb"]["NewImage"]["qty"]
     poison["dynamodb"]["NewImage"]["qty"] = {"S": "many"}
     deliver(stream, [stock_record(1, 0, 7), poison, stock_record(3, 0, 1)], bus)
-    assert len(listened.received()) == 7 + 1, "the thresholds of the first and of the third record"
+    assert len(recorded_bus.received()) == 7 + 1, "the thresholds of the first and of the third record"
     (key,) = stream.bucket.objects
     dead_letter = json.loads(stream.bucket.objects[key])
     dead_letter["record"]["dynamodb"]["NewImage"]["qty"] = right_number  # as an operator corrects the record
     stream.bucket.objects[key] = json.dumps(dead_letter).encode()
     assert stream.redrive(DECLARED) == ["applied"]
     assert sweep(stream, bus)["events_sent"] == 7
-    assert len(listened.received()) == 7
+    assert len(recorded_bus.received()) == 7
 
 
-def test_the_sweep_leaves_young_events_to_the_bookkeeper(stream: StreamWorld, listened: ListenedBus, bus: Bus) -> None:
+def test_the_sweep_leaves_young_events_to_the_bookkeeper(
+    stream: StreamWorld, recorded_bus: RecordedBus, bus: Bus
+) -> None:
     young = stock_record(1, 0, 7)
     young["dynamodb"]["ApproximateCreationDateTime"] = time.time()
     deliver(stream, [young], None)
     assert sweep(stream, bus)["events_sent"] == 0
-    assert listened.received() == []
+    assert recorded_bus.received() == []
 
 
 def test_a_sweep_out_of_time_leaves_the_other_events_to_the_next_sweep(
-    stream: StreamWorld, listened: ListenedBus, bus: Bus
+    stream: StreamWorld, recorded_bus: RecordedBus, bus: Bus
 ) -> None:
     deliver(stream, [stock_record(1, 0, 7), stock_record(2, 7, 0)], None)
     ticks = iter([0.0, 2.0])  # the times before the first and the second call of the bus
     short_of_time = replace(stream.store, clock=lambda: next(ticks))
     assert sweep(stream, bus, short_of_time, until_s=1.0)["events_sent"] == ENTRIES_MAX
     assert sweep(stream, bus)["events_sent"] == 4
-    assert len(set(listened.received())) == 14
+    assert len(set(recorded_bus.received())) == 14
 
 
 def test_the_newest_events_are_listed_first_whether_they_are_sent_or_not(
-    stream: StreamWorld, listened: ListenedBus, bus: Bus
+    stream: StreamWorld, recorded_bus: RecordedBus, bus: Bus
 ) -> None:
     records = [stock_record(number, 0, 2, f"x{number}") for number in range(1, 6)]
     for number, change in enumerate(records):
         change["dynamodb"]["ApproximateCreationDateTime"] = time.time() - 1_000 + number
-    listened.refuse = [{0, 5}]
+    recorded_bus.refuse = [{0, 5}]
     deliver(stream, records, bus)
     newest_events = list(events.newest_events(stream.store))
     times_ms = [event.at_ms for event, _ in newest_events]
@@ -367,7 +372,7 @@ def test_the_newest_events_are_listed_first_whether_they_are_sent_or_not(
     assert {event.id for event, _ in newest_events} == {*sent_events(stream), *unsent_events(stream)}
 
 
-def test_an_event_whose_sender_died_is_listed_once(stream: StreamWorld, listened: ListenedBus, bus: Bus) -> None:
+def test_an_event_whose_sender_died_is_listed_once(stream: StreamWorld, recorded_bus: RecordedBus, bus: Bus) -> None:
     """The sender died after it stored the event as sent, and before it deleted the event as unsent."""
     deliver(stream, [stock_record(1, 0, 2), stock_record(2, 0, 2, "y")], None)
     client = WatchedClient(stream.store.client)
@@ -389,7 +394,7 @@ def test_a_list_of_the_20_newest_events_reads_one_page_of_each_partition(stream:
     deliver(stream, [stock_record(number + 1, 0, 7, f"x{number}") for number in range(60)], None)
     client = WatchedClient(stream.store.client, frozenset({"query"}))
     assert len(list(islice(events.newest_events(stream.with_client(client)), 20))) == 20
-    assert len(client.calls) == 2 * PARTITIONS, "of sent and of unsent events"
+    assert len(client.calls) == 2 * PARTITIONS, "a page of sent and a page of unsent events"
     assert {parameters["Limit"] for _, parameters in client.calls} == {events.PAGE_SIZE}
     assert len(list(events.newest_events(stream.store))) == 60 * 7, "the iterator yields every event"
 
@@ -404,15 +409,15 @@ def test_the_sweep_writes_the_age_of_the_oldest_unsent_event_as_a_metric(
 
 
 def test_a_sum_that_cannot_be_read_does_not_delay_another_number(
-    stream: StreamWorld, listened: ListenedBus, bus: Bus
+    stream: StreamWorld, recorded_bus: RecordedBus, bus: Bus
 ) -> None:
     """A shard of the sum has text in place of a number. A change of any shard reads the whole sum."""
-    change = sum_record(1, 9, 11)
+    change = sharded_record(1, 9, 11)
     stream.raw.put_item(TableName=stream.name("counts"), Item=change["dynamodb"]["NewImage"])
-    stream.put({**tallies.key(SUMS, "s", 1), "n": {"S": "many"}})
+    stream.put({**tallies.key(SHARDED, "s", 1), "n": {"S": "many"}})
     deliver(stream, [change, stock_record(2, 0, 1)], bus)
     assert stream.checkpoint("bookkeeper", "counts", SHARD)["sequence"] == "2"
-    assert len(listened.received()) == 1
-    stream.put({**tallies.key(SUMS, "s", 1), "n": {"N": "10"}})
-    deliver(stream, [sum_record(3, 11, 12)], bus)
-    assert len(listened.received()) == 2, "the next change of the sum sends the thresholds 10 and 20"
+    assert len(recorded_bus.received()) == 1
+    stream.put({**tallies.key(SHARDED, "s", 1), "n": {"N": "10"}})
+    deliver(stream, [sharded_record(3, 11, 12)], bus)
+    assert len(recorded_bus.received()) == 2, "the next change of SHARDED sends the events of the thresholds 10 and 20"

@@ -147,9 +147,9 @@ def _repair_numbers(args: argparse.Namespace, reconciler: Reconciler, wrong: Seq
         counter, id_ = checked.finding.counter, checked.finding.target
         repaired = reconciler.repair(counter, id_, args.by, args.why, required_minute=required_minute, counted=counts)
         if repaired is None:
-            count = reconciler.count(counter, id_) if counter.child else None
+            count = reconciler.count(counter, id_) if counter.child and not counts else None
             present = CheckedNumber(reconciler.find(counter, id_), count)
-            if present.is_wrong:
+            if present.is_wrong or (count and count.unproven_reason):
                 raise RepairNotReadyError(f"{present.line}: try again.")
             say(f"nothing to repair: {checked.finding.name} is {present.finding.tally}")
         else:

@@ -50,7 +50,7 @@ WRITER_THREADS = 16  # writes at once: a thousand writes take about a second
 CALL_TIME_DEFAULT_S = 8.0
 """Time for one call if no Lambda context gives a shorter one."""
 
-ANSWER_RESERVE_S = 0.5  # the deadline of calls is so long before Lambda ends the invocation: time for the answer
+ANSWER_RESERVE_S = 0.5  # a call must end so long before Lambda ends the invocation, so that the answer can be sent
 
 REQUEST_S_MAX = 9.0  # CLIENT_CONFIG's three attempts (1 s to connect, 2 s to answer), without botocore's pauses
 
@@ -161,7 +161,7 @@ class Call:
     counters: Mapping[str, Counter] = field(default_factory=dict)
     """The declared counters by name."""
     pages: Pages = DROP_NOTHING
-    """Which query parameters of a visited page's address do not count: the canonical URL leaves them out."""
+    """Which parts of a page's address do not say what the page shows: the canonical URL leaves them out."""
 
     def retries(self, since_s: float | None = None, **bounds: Any) -> Retries:
         """Returns the retries of one change, within the deadline of this call.

@@ -1,11 +1,11 @@
-"""How writers of one hot tally avoid each other, without messages between them.
+"""Makes the writers of one hot tally avoid each other, without messages between them.
 
 If two transactions on one item conflict, the writer tries another shard and spreads wider. After throttling the writer
 only waits, because more shards under one partition key do not help until DynamoDB has split the partition. If a change
 may spill, the writer spills it at once after throttling, after some retries of conflicts (transactions.commit_change),
 and without a try while the circuit breaker of the tally is open.
 
-Here a tally is named by its partition key. Counters that share the key share the width and the breaker.
+Here a tally is named by its partition key. Counters that share the key share the number of shards and the breaker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RETRY_S_MAX = 3.0  # after this time the caller gets a 503, because a caller tha
 ATTEMPTS_MAX = 12  # within RETRY_S_MAX
 BACKOFF_FIRST_S = 0.010  # the first pause is up to twice this: a conflicting transaction is over in 10 to 30 ms
 BACKOFF_MAX_S = 0.640
-SPILL_RETRIES_MAX = 3  # after these retries a change spills if it may: other shards and pauses of 70 ms did not help
+SPILL_RETRIES_MAX = 3  # after these retries, with 70 ms of pauses on average, a change spills if it may
 BREAKER_OPEN_S = 10.0  # after it, one change probes; a tally stays hot for minutes, so most earlier probes would fail
 BREAKER_THROTTLED_S = 60.0  # a throttled partition needs minutes until DynamoDB has split it
 SPILL_RETRY_S_MAX = 6.0  # longer than RETRY_S_MAX: a spilled change needs only 1 WCU, and has no other way to count
@@ -83,13 +83,14 @@ class Spread:
 
 
 class _OpenState(NamedTuple):
-    until_s: float  # until then all changes that may spill do; after that, the next of them probes
+    until_s: float  # until then all changes that may spill do; after that, the next such change probes
     is_probing: bool
 
 
 @dataclass(eq=False)
 class Breaker:
-    """The circuit breaker. While it is open for a tally, this process spills the tally's changes without a try."""
+    """The circuit breaker. While it is open for a tally, this process spills the tally's changes without a try. After
+    some time one change *probes*: it is tried, and the breaker closes if the change has no conflict or throttling."""
 
     clock: Callable[[], float] = time.monotonic
     open_tallies: OrderedDict[str, _OpenState] = field(default_factory=OrderedDict)
@@ -97,10 +98,8 @@ class Breaker:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def is_open(self, tally: str) -> bool:
-        """Returns whether the change of the caller, which may spill, has to spill.
-
-        After the breaker was open for its time, one caller gets False, and its change probes. Others get True.
-        """
+        """Returns whether the change of the caller, which may spill, has to spill. After the breaker was open for its
+        time, one caller gets False, and its change probes."""
         with self._lock:
             state = self.open_tallies.get(tally)
             if state is None:
@@ -111,10 +110,10 @@ class Breaker:
             self.open_tallies[tally] = _OpenState(now_s + PROBE_S, is_probing=True)
             return False
 
-    def trip(self, tally: str, hot_s: float = BREAKER_OPEN_S) -> None:
-        """Opens the breaker of a tally after throttling or repeated conflicts. `hot_s`: how long no change probes."""
+    def trip(self, tally: str, open_s: float = BREAKER_OPEN_S) -> None:
+        """Opens the breaker of a tally after throttling or repeated conflicts. `open_s`: how long no change probes."""
         with self._lock:
-            self.open_tallies[tally] = _OpenState(self.clock() + hot_s, is_probing=False)
+            self.open_tallies[tally] = _OpenState(self.clock() + open_s, is_probing=False)
             self.open_tallies.move_to_end(tally)
             while len(self.open_tallies) > TRACKED_TALLIES_MAX:
                 self.open_tallies.popitem(last=False)

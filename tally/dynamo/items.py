@@ -144,5 +144,5 @@ def with_expected(parameters: Item, expected: Expected) -> Item:
 
 
 def _placeholders(kind: str, names: Iterable[str], first: int = 0) -> dict[str, str]:
-    """Returns the names by placeholder: `kind` and a number, from `first` on. An expression takes no reserved word."""
+    """Returns the names by placeholder: `kind` and a number, from `first` on. Any name may be a reserved word."""
     return {f"{kind}{number}": name for number, name in enumerate(names, first)}

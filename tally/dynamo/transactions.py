@@ -99,11 +99,10 @@ class SendResult(NamedTuple):
         """Returns for each write None if its condition held, else the old item (empty if missing or not asked for)."""
         return [(reason.item or {}) if reason.code == CONDITION_FAILED else None for reason in self.reasons]
 
-    def raise_unless_busy(self) -> bool:
-        """Returns whether a write met a conflict. Raises what any error but a conflict or throttling maps to."""
+    def raise_unless_busy(self) -> None:
+        """If no write met a conflict or throttling, raises the error that DynamoDB's error maps to."""
         if self.error is not None and not self.is_busy:
             raise from_botocore(self.error) from self.error
-        return self.has_conflict
 
 
 def send(
@@ -176,8 +175,8 @@ def commit_change(
 ) -> None:
     """Commits `writes(shard)`, with the receipt if there is one, in one TransactWriteItems.
 
-    Each attempt has a new token, and another shard than the attempt before, if the spread has several. `first_shard`:
-    the shard of the first attempt; None: the spread picks the shard.
+    Each attempt has a new token, and another shard than the attempt before, if the spread has several shards.
+    `first_shard`: the shard of the first attempt; None: the spread picks the shard.
 
     If the key has a live receipt, raises AlreadyCountedError, even if another write failed, too. If a condition of
     `writes` failed, raises ChangeRefusedError; but if a write met a conflict or throttling, the next attempt decides.
@@ -199,20 +198,20 @@ def commit_change(
         assert receipt is None or _receipt_matches(receipt, attempted[1:])
         sent = send(store.client, attempted, retries=call.retries)
         if tally in store.breaker.open_tallies and not sent.is_busy:
-            store.breaker.close(tally)  # if the attempt may have been a probe
+            store.breaker.close(tally)  # if a change probes: perhaps this change
         if sent.committed:
             return
         if receipt and sent.codes[:1] == [CONDITION_FAILED]:
             raise AlreadyCountedError(sent.reasons[0].item or {})
         if sent.condition_failed and not sent.is_busy:
             raise ChangeRefusedError(sent.old_items()[1 if receipt else 0 :], shard)
-        conflict = sent.raise_unless_busy()
-        contended = conflict and _has_shard_conflict(sent, attempted, counter)
-        if contended:
+        sent.raise_unless_busy()
+        has_shard_conflict = _has_shard_conflict(sent, attempted, counter)
+        if has_shard_conflict:
             record_conflict(call, counter, id_)
         retries = retries or call.retries(since_s)
-        if may_spill and (not conflict or (contended and retries.attempts >= SPILL_RETRIES_MAX)):
-            store.breaker.trip(tally, BREAKER_OPEN_S if conflict else BREAKER_THROTTLED_S)
+        if may_spill and (not sent.has_conflict or (has_shard_conflict and retries.attempts >= SPILL_RETRIES_MAX)):
+            store.breaker.trip(tally, BREAKER_OPEN_S if sent.has_conflict else BREAKER_THROTTLED_S)
             raise HotTallyError
         sleep_or_raise_busy(retries)
         shard = store.spread.pick_shard(tally, counter.max_shards, avoid=shard)
@@ -270,7 +269,8 @@ def commit_writes(call: Call, writes: Sequence[Write]) -> None:
         rejected = [reason for reason in sent.reasons if reason.code in REJECTED_CODES]
         if rejected and not sent.is_busy:
             raise WriteRejectedError(rejected[0].message or rejected[0].code)
-        if sent.raise_unless_busy():
+        sent.raise_unless_busy()
+        if sent.has_conflict:
             observe.logger.info("conflict")
         sleep_or_raise_busy(retries)
 

@@ -24,7 +24,8 @@ def test_a_write_with_a_busy_answer_may_be_retried_and_only_a_conflict_is_report
     client = SimpleNamespace(transact_write_items=Mock(side_effect=error))
     attempt = transactions.send(client, [{}] * 2)  # type: ignore[arg-type]
     assert attempt.is_busy
-    assert attempt.raise_unless_busy() is (code == "TransactionConflictException")
+    attempt.raise_unless_busy()
+    assert attempt.has_conflict is (code == "TransactionConflictException")
     assert len(set(attempt.codes)) == 1
     assert len(attempt.codes) == 2, "the answer does not say which of the two writes had the conflict"
 

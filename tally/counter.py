@@ -16,7 +16,7 @@ AMOUNT_MAX = THRESHOLD_MAX  # 10**15: of a change, a start and a limit. A tally 
 MAX_SHARDS_DEFAULT = 16  # more would not help, because one DynamoDB partition has all shards (docs/how-it-works.md)
 MAX_SHARDS_AUTOMATIC = 0  # __post_init__ replaces it by 1 for a conditional counter, else by MAX_SHARDS_DEFAULT
 RECEIPT_DAYS_MAX = 365
-RECORD_WRITES_MAX = 98  # for one record of a team's table. Of a transaction's 100, one is the checkpoint, one is spare
+RECORD_WRITES_MAX = 98  # for one stream record of a team's table; of 100 writes, one is the checkpoint, one is spare
 # How many writes one record makes for one counter, at most: the tallies of the item's old and new group, and a marker
 # for an open scan. With `Watched`, also the tally that has the team's number, and the list of groups to compare.
 ITEM_WRITES, WATCHED_WRITES = 3, 5
@@ -25,7 +25,7 @@ MAX_SHARDS_LIMIT = 256  # a read of 256 shards is one Query page, at 32 read uni
 PARENT_SHARDS_MAX = 64  # of a counter with children: one transaction, of up to 100 writes, removes a parent's shards
 USER_CHILD_PART = "USER"  # the last part of `child` if each child is a user: `LIKE#USER#`
 PERIODS = ("minute", "hour", "day", "week", "month", "year")
-LOCAL_PERIODS = PERIODS[2:]  # may count visitors, or have a timezone, in which a minute or hour may come twice
+LOCAL_PERIODS = PERIODS[2:]  # may count visitors or have a timezone: not minute and hour, which local time may repeat
 KEEP_PERIODS_MAX = 5000  # the last period is the year 2999, and Python's dates end with the year 9999
 _SHARD_NUMBER_DIGITS_MAX = 3  # the last shard is 255
 NOW, SOON = "now", "soon"
@@ -293,7 +293,7 @@ class Counter:
         changes go only up or only down from the start, unless callers set the number. Callers can set a numbered
         counter only in the direction of its `delta`, by any step."""
         if not self.has_version or (self.counts != CHANGES and self.delta is None):
-            return 0, None  # children, visits, or (`_check_notify`) shards with a `delta` above 0: never below 0
+            return 0, None  # children, visits, or shards (`_check_notify` refuses shards whose sum can go down)
         # An override replaces the ceiling, or the floor of a counter without a ceiling.
         may_override_floor = self.limit_overrides and self.ceiling is None
         low = None if self.floor is None or may_override_floor else self.floor - self.debt
@@ -325,14 +325,14 @@ class Counter:
 
     @cached_property
     def may_be_set(self) -> bool:
-        """Whether reads return the version, so that callers can set the number, except for pages. With periods callers
-        cannot set the number: a version that they read in one period could fit the tally of the next period."""
+        """Whether reads return the version, with which callers can set the number (but not that of pages). With periods
+        they cannot: a version that they read in one period could fit the tally of the next period."""
         return self.has_version and self.period is None and self.child is None
 
     @cached_property
     def may_spill(self) -> bool:
-        """Whether a change spills if its tally is hot. With `visible="soon"` every change spills. With a version none
-        spills, because the next change needs the version."""
+        """Whether a change spills if its tally is hot. With `visible="soon"` every change spills. With a version no
+        change spills, because the next change needs the version."""
         return not self.is_rolled_up and not self.has_version
 
     @cached_property
@@ -343,8 +343,8 @@ class Counter:
     @cached_property
     def counts(self) -> str:
         """What it counts, and so what moves it: one of KINDS."""
-        of_pages = "page visitors" if self.unique else "pages"
-        by_kind = {"items": self.items, "children": self.child, of_pages: self.pages, "visitors": self.unique}
+        pages_kind = "page visitors" if self.unique else "pages"
+        by_kind = {"items": self.items, "children": self.child, pages_kind: self.pages, "visitors": self.unique}
         return next((kind for kind, declared_field in by_kind.items() if declared_field), CHANGES)
 
     @cached_property
@@ -532,7 +532,7 @@ def _check_children(counters: Collection[Counter], by_item: Mapping[tuple[str, s
         if counter.child is not None:
             by_child.setdefault((counter.prefix, counter.child), counter)
     for counter in counters:
-        # A post has a counter with children. A read of a post reads all sort keys from `META` to `META.BODY`.
+        # A post has children. A read of a post reads from `META` to `META.BODY`, so it would also read `META.A`.
         dot_owners = [by_item.get((counter.prefix, start[:-1])) for start in _starts(counter.sort_key, ".")]
         child_owners = [by_child.get((counter.prefix, start)) for start in _starts(f"{counter.sort_key}#", "#")]
         for owner in (*child_owners, *dot_owners):

@@ -22,9 +22,9 @@ from .settings import ANY_HOST
 ID_CHARACTERS_MAX = 256  # the path of a post in WordPress fits: a date, and a slug of up to 200 percent-encoded bytes
 KEY_CHARACTERS_MAX = 255
 ANONYMOUS_KEY_CHARACTERS_MIN = 22  # 22 base64 characters carry 128 bits, so nobody can guess the key of another browser
-PAGE_BYTES_MAX = 1024  # of a canonical URL
-RAW_PAGE_BYTES_MAX = 8192  # of a URL as it is sent: the parameters of advertisements have 1,000 bytes and more
-TALLY_BYTES_MAX = 33 + RAW_PAGE_BYTES_MAX  # a counter, `:`, and an id or a page
+CANONICAL_URL_BYTES_MAX = 1024  # the longest id: that of a page
+URL_BYTES_MAX = 8192  # of a URL as it is sent: the parameters of advertisements have 1,000 bytes and more
+TALLY_BYTES_MAX = 33 + URL_BYTES_MAX  # a counter, `:`, and an id or a page
 USER_BYTES_MAX = 512  # percent-encoded
 TEXT_BYTES_MAX = 10_240  # of a post
 CHANGES_MAX = 1000  # of one batch
@@ -99,7 +99,7 @@ def identifier(value: object, field: str, longest: int = ID_CHARACTERS_MAX) -> s
     return text
 
 
-def read_id(value: object, field: str) -> str:
+def id_to_read(value: object, field: str) -> str:
     """Returns an id whose number is read. The id of a group of items may be longer than other ids."""
     return identifier(value, field, GROUP_ID_CHARACTERS_MAX)
 
@@ -147,8 +147,8 @@ def page(value: object, field: str, pages: Pages) -> str:
     from url_normalize import url_normalize  # 40 ms to import, and only visits have pages
 
     raw = string(value, field)
-    if len(raw.encode()) > RAW_PAGE_BYTES_MAX or not PAGE_PATTERN.fullmatch(raw):
-        detail = f"{field} must be an absolute http or https URL of at most {RAW_PAGE_BYTES_MAX} bytes without spaces."
+    if len(raw.encode()) > URL_BYTES_MAX or not PAGE_PATTERN.fullmatch(raw):
+        detail = f"{field} must be an absolute http or https URL of at most {URL_BYTES_MAX} bytes without spaces."
         raise InvalidInputError(detail, field=field)
     try:
         normal = urlsplit(url_normalize(raw.partition("#")[0]) or "")
@@ -158,8 +158,8 @@ def page(value: object, field: str, pages: Pages) -> str:
     except ValueError:  # url_normalize and idna raise subclasses of ValueError
         raise InvalidInputError(f"{field} must be an absolute http or https URL.", field=field) from None
     url = pages.canonical(normal).geturl()
-    if "#" in url or len(url.encode()) > PAGE_BYTES_MAX:  # in a key, `#` would end the page
-        raise InvalidInputError(f"{field} is longer than {PAGE_BYTES_MAX} bytes when normalised.", field=field)
+    if "#" in url or len(url.encode()) > CANONICAL_URL_BYTES_MAX:  # in a key, `#` would end the page
+        raise InvalidInputError(f"{field} is longer than {CANONICAL_URL_BYTES_MAX} bytes when normalised.", field=field)
     return url
 
 

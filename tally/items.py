@@ -24,7 +24,7 @@ RECOUNT_GENERATION, TEAM_NUMBER, EXAMPLE = "recounted", "team_number", "example"
 """The attributes that the consumer and scans store beside the number of a tally: which scan set the number last, the
 team's number, and, if the group is that of a fault, the newest item with the fault."""
 RESERVED_GROUP_PREFIX = "~-"
-"""The prefix of Tally's own groups, which `encode_id` never makes: groups of faults, and TEAM_NUMBERS_GROUP."""
+"""The prefix of Tally's own groups: groups of faults, and TEAM_NUMBERS_GROUP. No id of `encode_id` begins with it."""
 TEAM_NUMBERS_GROUP = f"{RESERVED_GROUP_PREFIX}numbers"
 """The group that counts the items that have a team number."""
 UNREADABLE_GROUP = f"{RESERVED_GROUP_PREFIX}unreadable"

@@ -91,9 +91,9 @@ class Pages:
         return address._replace(path=self._path(address.path), query=self._query(address.query))
 
     def _path(self, path: str) -> str:
-        if ";" in path or _INNER_SEPARATOR.search(path):  # this leaves no empty segment between others
+        if ";" in path or _INNER_SEPARATOR.search(path):
             first, *between, last = map(self._segment, path.split("/"))
-            path = "/".join([first, *filter(None, between), last])
+            path = "/".join([first, *filter(None, between), last])  # `/a/;sid=7/b` becomes `/a/b`
         while True:  # ends, because each turn makes the path shorter
             if self.trailing_slash == DROP:
                 path = path.rstrip("/")
@@ -114,11 +114,11 @@ class Pages:
         if not query:
             return ""
         parameters = [_BEFORE_SEMICOLON.split(parameter) for parameter in query.split("&")]
-        in_pairs = self._dropped_pairs({_name(part) for parts in parameters for part in parts})
+        paired_names = self._dropped_pairs({_name(part) for parts in parameters for part in parts})
         remaining = []
         for first, *others in parameters:
-            parts = [self._parameter(one) for one in others if not self._is_dropped(one, in_pairs)]
-            if not self._is_dropped(first, in_pairs):
+            parts = [self._parameter(one) for one in others if not self._is_dropped(one, paired_names)]
+            if not self._is_dropped(first, paired_names):
                 remaining.append("".join([self._parameter(first), *parts]))
             elif parts:  # the first parameter is dropped: `;b%3D7` becomes `b=7`
                 remaining.append(_LEADING_SEMICOLON.sub("", "".join(parts)).replace("%3D", "=", 1))
@@ -141,20 +141,20 @@ class Pages:
         shows, such as a search. After dropped parts, the separator of the first stays: `?sid=7&q=1` is `?q=1`."""
         first, *others = _INNER_SEPARATOR.split(value)
         parts = [("", first), *zip(others[::2], others[1::2], strict=True)]  # separators and parts alternate
-        in_pairs = self._dropped_pairs({_inner_name(part) for _, part in parts})
+        paired_names = self._dropped_pairs({_inner_name(part) for _, part in parts})
         rest, first_separator = "", None
         for separator, part in parts:
             name = _inner_name(part)
-            if name in in_pairs or self._dropped_in_value.fullmatch(name):
+            if name in paired_names or self._dropped_in_value.fullmatch(name):
                 first_separator = separator if first_separator is None else first_separator
             else:
                 rest += (separator if first_separator is None else first_separator) + part
                 first_separator = None
         return rest
 
-    def _is_dropped(self, part: str, in_pairs: set[str]) -> bool:
+    def _is_dropped(self, part: str, paired_names: set[str]) -> bool:
         name = _name(part)
-        return name in in_pairs or self._dropped_in_query.fullmatch(name) is not None
+        return name in paired_names or self._dropped_in_query.fullmatch(name) is not None
 
     @cached_property
     def _dropped_in_query(self) -> re.Pattern[str]:

@@ -36,7 +36,7 @@ class Settings(NamedTuple):
     salts_table: str = ""
     """Empty if the deployment counts no visitors of pages."""
     has_cdn: bool = False
-    """Whether X-Forwarded-For has the caller's address, because of CloudFront. False if the address is not needed."""
+    """Whether CloudFront writes the caller's address into X-Forwarded-For; False for functions that do not need it."""
     minute_s: int = MINUTE_DEFAULT_S
     """The length of a minute of the ledger: 60; less in `make dev`, where every wait is scaled down with it."""
     counts_stream: str = ""

@@ -55,10 +55,10 @@ HOLD_EXAMPLE = "1785542401-mFYxsn9wM2rBbRkD"
 _KEY_SCHEMA = kind.string_schema(1, fields.KEY_CHARACTERS_MAX, fields.KEY_PATTERN)
 _SECRET_SCHEMA = kind.string_schema(fields.ANONYMOUS_KEY_CHARACTERS_MIN, fields.KEY_CHARACTERS_MAX, fields.KEY_PATTERN)
 # Without JSON Schema's format `uri`, which allows no letters beyond ASCII.
-_PAGE_SCHEMA = kind.string_schema(8, fields.RAW_PAGE_BYTES_MAX, fields.PAGE_PATTERN)
+_PAGE_SCHEMA = kind.string_schema(8, fields.URL_BYTES_MAX, fields.PAGE_PATTERN)
 _ABOUT_PAGE = (
     "An absolute http or https URL. Tally drops its fragment and the parameters that the deployment lists (`utm_source`"
-    f", …). The rest, normalised by RFC 3986, has at most {fields.PAGE_BYTES_MAX} bytes."
+    f", …). The rest, normalised by RFC 3986, has at most {fields.CANONICAL_URL_BYTES_MAX} bytes."
 )
 ID = Kind(
     kind.without_context(fields.identifier),
@@ -68,7 +68,7 @@ ID = Kind(
 )
 READ_ID = replace(
     ID,
-    check=kind.without_context(fields.read_id),
+    check=kind.without_context(fields.id_to_read),
     schema=kind.string_schema(1, GROUP_ID_CHARACTERS_MAX, ID_PATTERN),
     description=f"The id of what is counted. Only a group of items may have more than {fields.ID_CHARACTERS_MAX}"
     " characters.",
@@ -192,7 +192,7 @@ TALLY_OF_LISTED_HOST = replace(TALLY, uses_page_hosts=True)
 _TALLY_OR_TOTAL = "`counter:id`, such as `plays:9f3a`. A counter alone means all of its ids together."
 SERIES_TALLY = replace(TALLY, description=_TALLY_OR_TOTAL)
 RECEIPT_TARGET = kind.text(
-    fields.RAW_PAGE_BYTES_MAX,
+    fields.URL_BYTES_MAX,
     "What was changed: `counter/id`, a page's URL, or `changes` for a batch.",
     "plays/9f3a",
 )

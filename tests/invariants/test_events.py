@@ -308,7 +308,7 @@ def test_a_call_of_the_largest_events_is_small_enough_for_the_bus(
 ) -> None:
     """With ENTRIES_MAX such events, a call has at most a quarter of the 256 KB that EventBridge accepts."""
     largest = replace(STOCK, notify=Notify(at=tuple(range(AMOUNT_MAX - 8, AMOUNT_MAX))))
-    longest_id = LONG_TEXT[: fields.PAGE_BYTES_MAX]  # no id is longer than that of a page
+    longest_id = LONG_TEXT[: fields.CANONICAL_URL_BYTES_MAX]  # no id is longer than that of a page
     batch = stream.event("counts", SHARD, [stock_record(1, -AMOUNT_MAX, AMOUNT_MAX, longest_id)])
     sizes: list[int] = []
     recorded_bus.client.meta.events.register(

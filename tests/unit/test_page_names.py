@@ -49,9 +49,9 @@ def test_the_length_limit_holds_for_the_canonical_url() -> None:
     """The parameters of an advertisement may be longer than the longest canonical URL."""
     tracked = f"https://example.com/a?utm_term={'%D0%BA' * 300}&yclid={'7' * 300}"
     assert fields.page(tracked, "url", counters.PAGES) == "https://example.com/a"
-    longest = "https://example.com/".ljust(fields.PAGE_BYTES_MAX, "a")
+    longest = "https://example.com/".ljust(fields.CANONICAL_URL_BYTES_MAX, "a")
     assert fields.page(f"{longest}?utm_source=x#part", "url", counters.PAGES) == longest
-    for too_long in (f"{longest}a", f"{longest}?a", f"{tracked}{'7' * fields.RAW_PAGE_BYTES_MAX}"):
+    for too_long in (f"{longest}a", f"{longest}?a", f"{tracked}{'7' * fields.URL_BYTES_MAX}"):
         with pytest.raises(InvalidInputError):
             fields.page(too_long, "url", counters.PAGES)
 

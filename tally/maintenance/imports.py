@@ -72,9 +72,9 @@ class RefusedRow(NamedTuple):
 
 
 class Chunk(NamedTuple, Generic[Row]):
-    """Rows that are counted with one receipt. `number`: the chunk's place in its run, from 0."""
+    """Rows that are counted with one receipt. `place`: the chunk's place in its run, from 0."""
 
-    number: int
+    place: int
     rows: list[Row]
 
 
@@ -99,11 +99,11 @@ def refusal_of_import(counter: Counter, *, children: bool) -> str:
 def number_chunks(counter: Counter, rows: Iterable[NumberRow]) -> Iterator[Chunk[NumberRow]]:
     """Yields chunks, each of one day. If rows set numbers, or a limit may refuse a row, each row is a chunk."""
     rows_max = 1 if counter.is_conditional else ROWS_MAX
-    number = 0
+    place = 0
     for _, of_day in groupby(rows, attrgetter("day")):
         for chunk in _chunked(of_day, lambda count, ids: count <= rows_max and ids <= fields.TALLIES_MAX):
-            yield chunk._replace(number=number)
-            number += 1
+            yield chunk._replace(place=place)
+            place += 1
 
 
 def child_chunks(rows: Iterable[ChildRow]) -> Iterator[Chunk[ChildRow]]:
@@ -117,7 +117,7 @@ def _chunked(rows: Iterable[Row], fits: Callable[[int, int], bool]) -> Iterator[
     for row in rows:
         if not fits(len(chunk.rows) + 1, len(ids) + (row.id not in ids)):
             yield chunk
-            chunk, ids = Chunk(chunk.number + 1, []), set()
+            chunk, ids = Chunk(chunk.place + 1, []), set()
         chunk.rows.append(row)
         ids.add(row.id)
     if chunk.rows:
@@ -127,9 +127,9 @@ def _chunked(rows: Iterable[Row], fits: Callable[[int, int], bool]) -> Iterator[
 def import_numbers(call: Call, counter: Counter, run: str, chunk: Chunk[NumberRow]) -> list[RefusedRow]:
     """Counts a chunk once. Returns the rows that a limit refused. `run`: the name of the run.
 
-    If the run has counted other rows as the chunk of this number, raises KeyReusedError. Raises as batch.count does.
+    If the run has counted other rows at this place, raises KeyReusedError. Raises as batch.count does.
     """
-    name = f"{run}/{chunk.number}"
+    name = f"{run}/{chunk.place}"
     own_day = chunk.rows[0].day
     assert all(row.day == own_day for row in chunk.rows), "a receipt has one day"
     sums: dict[Tally, int] = {}
@@ -145,7 +145,7 @@ def import_numbers(call: Call, counter: Counter, run: str, chunk: Chunk[NumberRo
                 )  # fmt: skip
             return []
         changes = Batch(len(chunk.rows), sums, dict.fromkeys(sums, 0), may_use_debt=True)
-        key_ = f"{counter.name}/{name}"  # as the receipts of all batches have one target
+        key_ = f"{counter.name}/{name}"  # the receipts of all batches have one target, without the counter
         batch.count(call, changes, operation=IMPORT, key=key_, soon=False, days=KEPT_DAYS, imported_day=own_day)
     except (LimitReachedError, PreconditionFailedError) as error:
         # Keeps only the reason, because the command prints the line number, and other rows may be counted.
@@ -169,12 +169,12 @@ def import_children(call: Call, counter: Counter, run: str, chunk: Chunk[ChildRo
     """Puts the children of a chunk once, and moves their tallies. Returns `{"imported","already","missing"}`.
 
     `already`: how many rows are of children that existed before, or of an earlier row. `missing`: the lines of children
-    whose parents do not exist. If the run has put other children as the chunk of this number, raises KeyReusedError.
+    whose parents do not exist. If the run has put other children at this place, raises KeyReusedError.
     Raises StoreBusyError.
     """
     chunk = chunk._replace(rows=[row._replace(at_s=anonymous.since_s(row.child, row.at_s)) for row in chunk.rows])
     payload = {"children": [[row.id, row.child, row.at_s] for row in chunk.rows]}
-    receipt_key = ReceiptKey(IMPORT, counter.name, f"{run}/{chunk.number}", payload, KEPT_DAYS)
+    receipt_key = ReceiptKey(IMPORT, counter.name, f"{run}/{chunk.place}", payload, KEPT_DAYS)
     return count_once(call, receipt_key, lambda draft: _import_chunk(call, counter, chunk, draft)).body
 
 

@@ -115,14 +115,14 @@ def repair_restored(
     """
     if is_repaired(store, restored_s):
         return
-    waits = dead_letters.any_waiting(store)
-    if waits and not without_dead_letters:
+    has_letters = dead_letters.any_waiting(store)
+    if has_letters and not without_dead_letters:
         raise RepairNotReadyError("There were dead letters at that moment, and a redrive would add them once more.")
-    _drop_drift(store, now_s, everything=waits or moments_differ or watermark.read(store).has_unjudged_redrive)
+    _drop_drift(store, now_s, everything=has_letters or moments_differ or watermark.read(store).has_unjudged_redrive)
     _delete_partition(store, keys.DEAD_LETTER_KEY)
     _delete_partition(store, keys.LOST_KEY)
     for counter in counters.values():
-        if counter.items is not None:  # a scan must count them, because the team's table is of another moment
+        if counter.items is not None:  # a scan must count the items: the team's table is of another moment
             scan_state.invalidate_until_done(store, counter.name)
     days, accepted = window(store, restored_s), Accepted()
     for scanned in rebuild.sum_receipts(store, counters, days, accepted) if days else ():
@@ -136,8 +136,8 @@ def repair_restored(
 
 
 def _keep_unsummed_minutes(store: Store, restored_s: float) -> None:
-    """Removes the expiration of segments that the series lack, and of the last hour's running segments (hours.py). The
-    first sweep needs both, and in an old backup both have expired."""
+    """Removes the expiration of segments that the series lack, and of the last hour's running segments, the sums that
+    series/hours.py has begun. The first sweep needs both, and in an old backup both have expired."""
     table, minute = store.settings.ledger_table, store.settings.minute_of
     progress = queries.get(store.client, table, keys.key(keys.PROGRESS_KEY, keys.PROGRESS_KEY))
     through = items.int_attribute(progress, "through", minute(restored_s))

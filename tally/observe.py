@@ -69,7 +69,7 @@ logger = Logger(service=SERVICE, use_rfc3339=True)  # of a JSON line, Lambda rea
 _gathered: ContextVar[dict[tuple[str, str], Multiset[str]] | None] = ContextVar("gathered", default=None)
 
 
-def count(metric: str, amount: int = 1, **of: str) -> None:
+def count(metric: str, amount: int = 1, **dimensions: str) -> None:
     """Adds `amount` to a metric for this invocation: of the stack, or of `counter=…`, `consumer=…`, `version=…`.
 
     Outside of an invocation (tests of the core, the benchmark) this does nothing. 0 is not written, because it costs as
@@ -77,7 +77,7 @@ def count(metric: str, amount: int = 1, **of: str) -> None:
     """
     gathered = _gathered.get()
     if gathered is not None and amount:
-        [dimension] = of.items() or [("", "")]
+        [dimension] = dimensions.items() or [("", "")]
         gathered.setdefault(dimension, Multiset())[metric] += amount
 
 
@@ -105,10 +105,10 @@ def metrics() -> Iterator[None]:
             write_metrics(values, **({dimension: name} if dimension else {}))
 
 
-def write_metrics(values: Mapping[str, int], **of: str) -> None:
+def write_metrics(values: Mapping[str, int], **dimensions: str) -> None:
     """Writes metrics at once, of the stack, of `counter=…` or of `consumer=…`. Also writes 0, which an alarm needs."""
     emf = EphemeralMetrics(namespace=NAMESPACE, service=SERVICE)
-    for dimension, name in of.items():
+    for dimension, name in dimensions.items():
         emf.add_dimension(dimension, name)
     for metric, value in values.items():
         emf.add_metric(metric, MetricUnit.Seconds if metric.endswith("Seconds") else MetricUnit.Count, value)

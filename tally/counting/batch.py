@@ -1,9 +1,9 @@
 """Many changes under one key: all changes count, or no change counts.
 
 The changes of one tally are summed up, and one write adds the sum. Limits judge the sum. One transaction has the
-receipt first, and then a write for each tally. A pending tally, whose sum the rollup adds, has no write: its counter is
-always visible soon, its caller asks for `soon`, or it spills (spilling.py). The receipt lists the tallies that move in
-its transaction, and the pending tallies. If all tallies are pending, only the receipt is written.
+receipt first, and then a write for each tally. But a *pending* tally has no write: the rollup adds its sum, because its
+counter is always visible soon, the caller asks for `soon`, or the tally spills (spilling.py). The receipt lists the
+tallies that its transaction moves, and the pending tallies. If all tallies are pending, only the receipt is written.
 
 A team's function may add writes (tally/transact.py), which follow the tallies in the same transaction.
 """
@@ -70,9 +70,9 @@ class TeamWrites:
 
 @dataclass
 class Batch:
-    """Changes that are counted under one key. `entries`: how many changes the caller sent."""
+    """Changes that are counted under one key. `entry_count`: how many changes the caller sent."""
 
-    entries: int
+    entry_count: int
     sums: dict[Tally, int] = field(default_factory=dict)
     first_entry: dict[Tally, int] = field(default_factory=dict)
     """By tally, the index of its first entry, which errors name."""
@@ -185,7 +185,7 @@ def _attempt(call: Call, changes: Batch, draft: ReceiptDraft, spilling: SpillPla
     If the key has a receipt, raises AlreadyCountedError: the change that was counted may be why other conditions fail.
     Else, after a conflict or throttling, another attempt follows. A team's write is judged before the limits.
     """
-    minute, body = minute_now(call), {"counted": True, "changes": changes.entries, "tallies": len(changes.sums)}
+    minute, body = minute_now(call), {"counted": True, "changes": changes.entry_count, "tallies": len(changes.sums)}
     moved = {tally: amount for tally, amount in changes.sums.items() if not spilling.is_pending(tally)}
     pending = {tally: amount for tally, amount in changes.sums.items() if spilling.is_pending(tally)}
     body |= VISIBLE_SOON if pending else VISIBLE_NOW
@@ -205,7 +205,7 @@ def _attempt(call: Call, changes: Batch, draft: ReceiptDraft, spilling: SpillPla
     if sent.codes[0] == CONDITION_FAILED:
         raise AlreadyCountedError(sent.reasons[0].item or {})
     if not sent.is_busy:
-        _refuse_team_write(sent.reasons[1 + len(moved) :], all_of=sent.reasons)
+        _refuse_team_write(sent.reasons[1 + len(moved) :], all_reasons=sent.reasons)
         if sent.condition_failed:
             if not _release_expired(call, changes, moved, sent):
                 sleep_or_raise_busy(spilling.retries)
@@ -214,10 +214,10 @@ def _attempt(call: Call, changes: Batch, draft: ReceiptDraft, spilling: SpillPla
     return None
 
 
-def _refuse_team_write(reasons: Sequence[Reason], *, all_of: Sequence[Reason]) -> None:
+def _refuse_team_write(reasons: Sequence[Reason], *, all_reasons: Sequence[Reason]) -> None:
     """Raises WriteRefusedError for the first write of the team whose condition failed, or WriteInvalidError for the
-    first write that DynamoDB rejects. `all_of`: the reasons of all writes. If DynamoDB rejected the whole request,
-    all reasons have one code, and the error names no write."""
+    first write that DynamoDB rejects. `all_reasons`: those of the receipt and the tallies, too. If all reasons have one
+    code, DynamoDB rejected the whole request, and the error names no write."""
     for index, reason in enumerate(reasons):
         if reason.code == CONDITION_FAILED:
             raise WriteRefusedError(
@@ -225,7 +225,7 @@ def _refuse_team_write(reasons: Sequence[Reason], *, all_of: Sequence[Reason]) -
             )
     for index, reason in enumerate(reasons):
         if reason.code in REJECTED_CODES:
-            names_no_write = all(other.code == reason.code for other in all_of)
+            names_no_write = all(other.code == reason.code for other in all_reasons)
             where = "writes" if names_no_write else f"writes[{index}]"
             raise WriteInvalidError(f"DynamoDB does not accept {where}: {reason.message}", field=where)
 

@@ -1,6 +1,6 @@
 """Changes a hold: gives it another amount, another time, or both, in one transaction and once for its key.
 
-The hold keeps its id. A new time gives the hold another key. A record under the id then says MOVED, and has the time.
+The hold keeps its id. A new time gives the hold another key. A record under its id then says MOVED, and has the time.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _try_change(
     signed = amount if int(hold["amount"]["N"]) > 0 else -amount  # what a release adds to the number
     key = hold_items.live_key(counter, tally, hold["hold_id"]["S"], expires_s)
     changed = hold | key | items.to_wire({"amount": signed, "expires": expires_s})
-    body, of_hold = holds.answer_members(changed), _change_writes(call, counter, hold, changed)
+    body, hold_writes = holds.answer_members(changed), _change_writes(call, counter, hold, changed)
     moved_by = holds.amount_to_move(hold, amount)
     # The receipt lives as long as the record of the hold.
     long_draft = draft._replace(expires_s=hold_items.known_until_s(hold))
@@ -92,12 +92,12 @@ def _try_change(
 
     def writes(shard: int) -> list[Write]:
         if not moved_by:
-            return of_hold
-        return [*of_hold, {"Update": tallies.add_write(call, counter, tally, shard, moved_by, minute)}]
+            return hold_writes
+        return [*hold_writes, {"Update": tallies.add_write(call, counter, tally, shard, moved_by, minute)}]
 
     # `same_period`: the hold stays in its period, so a refusal does not name the next period.
     of_tally = call, counter, tally, moved_by
-    commit = partial(tallies.commit_within_limits, *of_tally, writes, receipt, index=len(of_hold), same_period=True)
+    commit = partial(tallies.commit_within_limits, *of_tally, writes, receipt, index=len(hold_writes), same_period=True)
     try:
         holds.retry_with_room(call, counter, tally, moved_by, commit)
     except ChangeRefusedError:

@@ -124,7 +124,7 @@ def _apply_request(request: _ChildRequest) -> Body:
         try:
             return _put(request, new_shard) if request.puts else _remove(request, new_shard)
         except ChangeRefusedError as refused:
-            child, shard = refused.old_items[0], refused.shard  # None: the write's condition held; {}: there is no item
+            child, shard = refused.old_items[0], refused.shard  # `child`: None if its condition held; {} if missing
             if any(TOMBSTONE in (tally or {}) for tally in refused.old_items[1:]):
                 raise _refusal(request.counter, request.parent) from None
         if child is None:
@@ -148,7 +148,7 @@ def _apply_request(request: _ChildRequest) -> Body:
 
 def _put(request: _ChildRequest, shard: int | None) -> Body:
     """Commits the child and the move of its tally. While the tally is hot, leaves out the move, and the rollup adds the
-    child. Raises ChangeRefusedError."""
+    child. Raises ChangeRefusedError if the child exists, or if the shard is missing or a tombstone."""
     call, counter, parent = request.call, request.counter, request.parent
     minute, body = minute_now(call), request.answer(True)
 
@@ -191,7 +191,7 @@ def _remove(request: _ChildRequest, shard: int | None) -> Body:
 
 
 def removal_writes(call: Call, counter: Counter, parent: str, child: Item, shard: int) -> list[Write]:
-    """Returns the writes that remove the read `child` of a removed parent, and move a shard, a tombstone, by -1."""
+    """Returns the writes that remove `child`, as it was read, and move a shard of the removed parent by -1."""
     id_ = child["SK"]["S"].removeprefix(counter.child_range[0])
     request = _ChildRequest(call, counter, parent, id_, puts=False, body={})
     nonce_prefix = tallies.removal_nonce(removal_pair_of(child))
@@ -211,12 +211,12 @@ def _removal_write(request: _ChildRequest, child: Item) -> Write:
     as_read = items.with_expected(exists, {name: child.get(name) for name in ("at", "nonce")})
     write = {**as_read, "TableName": request.location["TableName"]}
     minute, minute_s = minute_of(child), request.call.store.settings.minute_s
-    # CREATED_AT may be the start of a day, so the age is of the minute. The child may be from the minute's last second.
+    # `at` gives the age, because CREATED_AT may be the start of a day. - 1: the put may be of the minute's last second.
     age_s = math.inf if minute is None else (minute_now(request.call) - minute - 1) * minute_s
     if "rollup" not in child or age_s >= TOMBSTONE_KEPT_S:
         return {"Delete": {**write, "Key": request.location["Key"]}}
     has_user = not request.id.startswith(anonymous.CHILD_NAME_PREFIX)
-    tombstone = {name: child[name] for name in ("at", "rollup")}  # a recount sees that the rollup may not have the put
+    tombstone = {name: child[name] for name in ("at", "rollup")}  # a recount sees that the rollup may not have added it
     tombstone[TOMBSTONE] = {"N": str(anonymous.since_s(request.id, int(clock.now_s())))}
     tombstone["nonce"] = {"S": request.call.nonce}
     tombstone["expiration"] = {"N": str(ends_s(TOMBSTONE_KEPT_S, has_user=has_user))}
@@ -276,21 +276,21 @@ def _make_shard(request: _ChildRequest, shard: int) -> int | None:
     """Makes a missing shard of a parent's tally. Returns the shard, or None if the tally is hot, so that the next put
     spills. If the parent is missing or removed, raises the error of `_refusal`."""
     call, counter, parent = request.call, request.counter, request.parent
-    missing = _refusal(counter, parent)
+    refusal = _refusal(counter, parent)
     if shard == 0:  # the call that made the parent made this shard
-        raise missing
+        raise refusal
     table = call.store.settings.counts_table
-    first = {"Key": tallies.key(counter, parent, 0), "ConditionExpression": accepts_children_condition(counter)}
+    shard_0 = {"Key": tallies.key(counter, parent, 0), "ConditionExpression": accepts_children_condition(counter)}
     empty = {**tallies.key(counter, parent, shard), counter.attribute: {"N": "0"}}
     new = {"Item": empty, "ConditionExpression": "attribute_not_exists(PK)"}
-    writes: list[Write] = [{"ConditionCheck": {"TableName": table, **first}}, {"Put": {"TableName": table, **new}}]
+    writes: list[Write] = [{"ConditionCheck": {"TableName": table, **shard_0}}, {"Put": {"TableName": table, **new}}]
     try:
         commit_change(call, counter, parent, lambda _: writes, may_spill=request.puts and counter.may_spill)
     except HotTallyError:
         return None
     except ChangeRefusedError as refused:
         if refused.old_items[0] is not None:
-            raise missing from None
+            raise refusal from None
         # otherwise another writer has just made the shard
     return shard
 
@@ -298,14 +298,14 @@ def _make_shard(request: _ChildRequest, shard: int) -> int | None:
 def _accepts_children(call: Call, counter: Counter, parent: str) -> bool:
     """Returns whether the parent takes children. If the counter needs a parent, raises NotFoundError for a parent that
     is missing or removed."""
-    first = queries.get(call.store.client, call.store.settings.counts_table, tallies.key(counter, parent, 0))
-    return _is_accepting(counter, parent, first)
+    shard_0 = queries.get(call.store.client, call.store.settings.counts_table, tallies.key(counter, parent, 0))
+    return _is_accepting(counter, parent, shard_0)
 
 
-def _is_accepting(counter: Counter, parent: str, first: Item) -> bool:
-    if counter.parent_required and (not first or TOMBSTONE in first):
+def _is_accepting(counter: Counter, parent: str, shard_0: Item) -> bool:
+    if counter.parent_required and (not shard_0 or TOMBSTONE in shard_0):
         raise _refusal(counter, parent)
-    return TOMBSTONE not in first
+    return TOMBSTONE not in shard_0
 
 
 def _refusal(counter: Counter, parent: str) -> NotFoundError | ParentRemovedError:

@@ -205,8 +205,8 @@ class _ParentsSweep:
 
     def _postpone(self, row: Item, tally: Tally) -> None:
         """Makes the row due when no late copy of a put can come any more."""
-        later = _removal_row_write(self.store, tally, int(clock.now_s()) + TOMBSTONE_KEPT_S, found_nothing=True)
-        commit_writes(self._call, [self._delete_row_write(row), later])
+        later_row = _removal_row_write(self.store, tally, int(clock.now_s()) + TOMBSTONE_KEPT_S, found_nothing=True)
+        commit_writes(self._call, [self._delete_row_write(row), later_row])
 
     def _finish(self, row: Item, tally: Tally) -> None:
         """If the sum of the shards is 0, removes the shards and the row. If not, the tally drifts or the rollup lags,

@@ -73,8 +73,8 @@ class _HoldsSweep:
     failed_ids: set[str] = field(default_factory=set)
     """The ids of the holds whose release failed."""
     refused_tallies: dict[str, tuple[int, bool]] = field(default_factory=dict)
-    """By tally, after a failed release: its amount (0: no amount may succeed), and whether the tally's holds become
-    overdue. The sweep then tries only holds of smaller amounts."""
+    """By tally of a hold whose release failed: the hold's amount (0: no release may succeed), and whether such holds
+    become overdue. After the failure the sweep tries only the tally's holds of smaller amounts."""
 
     @property
     def is_out_of_time(self) -> bool:
@@ -115,8 +115,8 @@ class _HoldsSweep:
                 self.released += make_transition(call, self.counters[name], hold, EXPIRE)
                 return []
             except TallyError as error:
-                why = {"hold_id": hold_id, "tally": tally, "reason": str(error.__cause__ or error)}
-                observe.logger.warning("hold not released", extra=why)
+                log_fields = {"hold_id": hold_id, "tally": tally, "reason": str(error.__cause__ or error)}
+                observe.logger.warning("hold not released", extra=log_fields)
                 # A retry of StoreRefusedError succeeds only after somebody has mended the deployment or the item.
                 is_transient = isinstance(error, RetryableError) and not isinstance(error, StoreRefusedError)
                 self.refused_tallies[tally] = (amount if isinstance(error, LimitReachedError) else 0, not is_transient)

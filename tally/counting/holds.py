@@ -184,18 +184,18 @@ def make_transition(call: Call, counter: Counter, hold: Item, transition: Transi
         if transition.time_condition:
             now = {":now": {"N": str(int(clock.now_s()))}}
             removal |= {"ConditionExpression": transition.time_condition, "ExpressionAttributeValues": now}
-        of_hold: list[Write] = [{"Delete": items.with_expected(removal, hold_items.expect_as_read(hold))}, record]
+        hold_writes: list[Write] = [{"Delete": items.with_expected(removal, hold_items.expect_as_read(hold))}, record]
     else:
-        of_hold = [{"Put": items.with_expected(record["Put"], {"state": old_state})}]
+        hold_writes = [{"Put": items.with_expected(record["Put"], {"state": old_state})}]
     table, receipt = call.store.settings.receipts_table, {"id": hold["receipt"]}
     if transition is VOID and queries.get(call.store.client, table, receipt):  # the receipt may have expired
         # The receipt keeps its nonce, so the bookkeeper does not take it for the receipt of another change.
-        of_hold.append(items.update_write(table, receipt, {VOIDED_AT: int(clock.now_s())}, expected=receipt))
+        hold_writes.append(items.update_write(table, receipt, {VOIDED_AT: int(clock.now_s())}, expected=receipt))
     moved_by, debt = amount_to_move(hold, kept_amount), counter.debt if transition.may_use_debt else 0
     add = partial(_add_writes, call, counter, id_, f"{hold['hold_id']['S']}#{new_state}", moved_by, debt)
-    change = call, counter, id_, moved_by, lambda shard: [*of_hold, *add(shard)]
+    change = call, counter, id_, moved_by, lambda shard: [*hold_writes, *add(shard)]
     try:  # `same_period`: the hold stays in its period, so a refusal does not name the next period
-        tallies.commit_within_limits(*change, index=len(of_hold), debt=debt, same_period=True)
+        tallies.commit_within_limits(*change, index=len(hold_writes), debt=debt, same_period=True)
     except ChangeRefusedError:
         return False
     return True
@@ -238,8 +238,8 @@ def _due_of_tally(call: Call, counter: Counter, id_: str) -> Iterator[Item]:
     counter_and_id, table = hold_items.key_part(counter.name, id_), call.store.settings.ledger_table
     bucket_number = hold_items.bucket(counter, id_)
     of_tally = {"target": {"S": id_}, "state": {"S": HELD}}.items()  # `<=` tests whether a hold has both attributes
-    # A hold is overdue, and `due_pages` does not have it, if a limit refused its expiry. A counter that takes holds has
-    # one limit. An expiry that this limit refuses makes no room: it moves the number in the direction of the change.
+    # A hold whose expiry a limit refused is overdue, and `due_pages` lacks it. A counter that takes holds has only one
+    # limit, which refuses expiries in the direction of the change. They make no room, so overdue holds are not read.
     if not counter.takes_holds:
         first = f"{OVERDUE}{counter_and_id}#"
         page = queries.query(call.store, table, f"HOLDS#{bucket_number}", first, f"{first}~", Limit=DUE_PAGE_MAX)

@@ -168,7 +168,7 @@ def set_value(
     behind the numbers that were given out, KeyReusedError, CounterRetiredError.
     """
     if not (counter.retired or counter.limit_overrides):  # declared limits need no read; otherwise `_assign` refuses
-        _refuse_beyond(counter, value, limits.cached_limits(call, counter, id_).with_debt(debt))
+        _refuse_beyond_limits(counter, value, limits.cached_limits(call, counter, id_).with_debt(debt))
     change = partial(_assign, call, counter, id_, value, version, debt)
     payload = {"value": value, "version": version}
     target, key_or_version = f"{counter.name}/{id_}", key or f"version-{version}"
@@ -178,9 +178,9 @@ def set_value(
     except KeyReusedError:
         if key is not None:
             raise
-        now = tallies.read_state(call, counter, id_).version
-        detail = f"You have set version {version} to another value. The counter is at version {now} now."
-        raise PreconditionFailedError(detail, version=now) from None
+        present = tallies.read_state(call, counter, id_).version
+        detail = f"You have set version {version} to another value. The counter is at version {present} now."
+        raise PreconditionFailedError(detail, version=present) from None
 
 
 def _assign(call: Call, counter: Counter, id_: str, value: int, version: int, debt: int, draft: ReceiptDraft) -> Body:
@@ -199,7 +199,7 @@ def _assign(call: Call, counter: Counter, id_: str, value: int, version: int, de
         detail = f"{counter.name} has given out its numbers {direction} to {state.value}. Nothing was counted."
         raise LimitReachedError(f"{detail} Set {state.value} or {side}.", field="value")
     bounds = limits.read_limits(call, counter, id_).with_debt(debt)
-    _refuse_beyond(counter, value, bounds)
+    _refuse_beyond_limits(counter, value, bounds)
     body = {"counter": counter.name, "id": id_, "value": value, "version": state.version + 1}
     write: Write = {"Update": tallies.assign_write(call, counter, id_, state, value, minute, bounds)}
     receipt = draft.receipt(call, body, **tallies.receipt_facts(counter, id_, value - state.value, minute))
@@ -210,7 +210,7 @@ def _assign(call: Call, counter: Counter, id_: str, value: int, version: int, de
     return body
 
 
-def _refuse_beyond(counter: Counter, value: int, bounds: Limits) -> None:
+def _refuse_beyond_limits(counter: Counter, value: int, bounds: Limits) -> None:
     if not bounds.fits(value):
         detail = f"{value} is not within the limits of {counter.name}. Nothing was counted."
         raise LimitReachedError(detail, field="value")
@@ -220,5 +220,5 @@ def _same_writes(write: Write) -> Callable[[int], list[Write]]:
     return lambda _: [write]
 
 
-def _stale_version_error(now: State) -> PreconditionFailedError:
-    return PreconditionFailedError(f"The counter is at version {now.version} now.", version=now.version)
+def _stale_version_error(present: State) -> PreconditionFailedError:
+    return PreconditionFailedError(f"The counter is at version {present.version} now.", version=present.version)

@@ -41,14 +41,14 @@ CACHED_TALLIES_MAX = 10_000  # tallies in the cache of a process, at 300 bytes e
 class Limits(NamedTuple):
     """The limits of a tally, and the override that they come from.
 
-    `override`: the attributes of the override; empty if there is no override. `copy_id`: `override#name` of the tally's
-    item, which is the name of an override, `-` or a stale mark; None if the item lacks the attribute.
+    `override`: the attributes of the override; empty if there is no override. `stored_name`: `override#name` as the
+    tally's item has it: the name of an override, `-` or a stale mark; None if the item lacks the attribute.
     """
 
     floor: int | None
     ceiling: int | None
     override: Mapping[str, Any] = MappingProxyType({})
-    copy_id: Item | None = None
+    stored_name: Item | None = None
 
     @property
     def limit(self) -> int | None:
@@ -143,7 +143,7 @@ def limits_from_items(
     that expects the item as it was read fails.
     """
     limits_of, cache = dict[tuple[Counter, str], Limits](), call.store.limit_cache
-    uncopied: list[tuple[Counter, str]] = []
+    without_copy: list[tuple[Counter, str]] = []
     for (counter, id_), item in items_read.items():
         copy = item.get(OVERRIDE)
         if not counter.limit_overrides:
@@ -151,13 +151,13 @@ def limits_from_items(
         elif counter.period is None or (copy and not str(copy["S"]).startswith(STALE_COPY_PREFIX)):
             if len(cache) >= CACHED_TALLIES_MAX:
                 cache.clear()
-            limits_of[counter, id_] = parse_limits(counter, item)._replace(copy_id=copy)
+            limits_of[counter, id_] = parse_limits(counter, item)._replace(stored_name=copy)
             cache[counter.name, id_] = limits_of[counter, id_]
         else:
             cache.pop((counter.name, id_), None)
-            uncopied.append((counter, id_))
-    ids = [key(counter, periods.answer_members(id_)["id"]) for counter, id_ in uncopied]
-    for tally, override in zip(uncopied, _read_items(call, ids) if ids else [], strict=True):
+            without_copy.append((counter, id_))
+    ids = [key(counter, periods.answer_members(id_)["id"]) for counter, id_ in without_copy]
+    for tally, override in zip(without_copy, _read_items(call, ids) if ids else [], strict=True):
         limits_of[tally] = _limits_without_copy(tally[0], override, items_read[tally])
     return limits_of
 
@@ -189,9 +189,9 @@ def with_limit_condition(call: Call, write: Write, counter: Counter, id_: str, a
     write |= {"ConditionExpression": condition, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
     if not counter.limit_overrides:
         return write
-    if bounds.override.get(OVERRIDE) != bounds.copy_id:  # the item has no copy or a stale mark: make the copy
+    if bounds.override.get(OVERRIDE) != bounds.stored_name:  # the item has no copy or a stale mark: make the copy
         write = items.extend_update(write, sets=bounds.override, remove=attributes_to_remove(bounds.override))
-    return items.with_expected(write, {OVERRIDE: bounds.copy_id})
+    return items.with_expected(write, {OVERRIDE: bounds.stored_name})
 
 
 def key(counter: Counter, id_: str) -> Item:
@@ -206,10 +206,10 @@ def _read_items(call: Call, item_keys: list[Item]) -> list[Item]:
 def _limits_without_copy(counter: Counter, override: Mapping[str, Any], item: Mapping[str, Any]) -> Limits:
     """Returns the limits of an `override`. The `item` of the period has no copy of the override, or a stale mark.
 
-    These limits are not cached, because the next write copies the override into the item, and so changes `copy_id`.
+    These limits are not cached, because the next write copies the override into the item, and so changes `stored_name`.
     """
     override = override if OVERRIDE in override else NO_OVERRIDE
-    return parse_limits(counter, override)._replace(copy_id=item.get(OVERRIDE))
+    return parse_limits(counter, override)._replace(stored_name=item.get(OVERRIDE))
 
 
 def parse_limits(counter: Counter, item: Mapping[str, Any]) -> Limits:

@@ -25,7 +25,7 @@ TOMBSTONE = "gone"
 START_ATTRIBUTE = "start"
 """The attribute of a tally item with the start that was declared at its first write; missing if this start was 0."""
 MINUTES_PER_DAY = 24 * 60
-DAY_NOTES_KEPT = 9  # days with a `day_note` on a tally: a spilled receipt lives for 8 days, which lie in 9 days of UTC
+DAY_NOTES_KEPT = 9  # a tally has a `day_note` of so many days: a spilled receipt's 8 days lie in 9 days of UTC
 OLD_DAY_NOTES_REMOVED = 12  # a write also removes the notes of so many earlier days; older notes stay
 
 
@@ -56,7 +56,7 @@ def read(call: Call, counter: Counter, id_: str) -> int:
 
 
 def read_shards(call: Call, counter: Counter, id_: str) -> list[Item]:
-    """Returns the items of a tally: its shards, and items with sort keys between the shards, such as `META#3x`."""
+    """Returns the items of a tally: its shards, and what a person may have put between them, such as `META#3x`."""
     table, partition = call.store.settings.counts_table, counter.partition_start + id_
     return list(partition_items(call.store, table, partition, *counter.shard_range))
 
@@ -194,8 +194,8 @@ def commit_within_limits(
 def _move_write(
     call: Call, counter: Counter, id_: str, shard: int, amount: int, minute: int, nonce_start: str = ""
 ) -> Write:
-    """Returns the update without a condition. The item stores the start that its first write added. The bookkeeper
-    subtracts the stored start from the number, because a deploy may change the declared start."""
+    """Returns the update that adds `amount`, without a condition. The first write also stores the start that it added.
+    The bookkeeper subtracts the stored start from the number, because a deploy may change the declared start."""
     assert nonce_start in ("", ROLLUP_NONCE_PREFIX) or (
         nonce_start[0] in f"-{REPAIR_NONCE_PREFIX}" and nonce_start[-1] == "."
     ), "unknown nonce"
@@ -219,13 +219,13 @@ def _move_write(
     return with_expiry(write, counter, id_)
 
 
-def with_day_notes(write: Write, days: Mapping[int, int]) -> Write:
+def with_day_notes(write: Write, amounts_by_day: Mapping[int, int]) -> Write:
     """Returns an update of `add_write` that also notes what is added for the receipts of each day, and removes old
-    notes. `days`: these amounts, by the day of the receipts since 1970."""
-    last = max(days)
-    assert last - DAY_NOTES_KEPT < min(days), "the write would remove a note that it sets"
+    notes. `amounts_by_day`: by the day of the receipts since 1970."""
+    last = max(amounts_by_day)
+    assert last - DAY_NOTES_KEPT < min(amounts_by_day), "the write would remove a note that it sets"
     old = [last - DAY_NOTES_KEPT - days_ago for days_ago in range(OLD_DAY_NOTES_REMOVED)]
-    amounts = {day_note(day): amount for day, amount in days.items()}
+    amounts = {day_note(day): amount for day, amount in amounts_by_day.items()}
     return extend_update(write, adds=amounts, remove=map(day_note, old))
 
 
@@ -275,7 +275,7 @@ def receipt_facts(counter: Counter, id_: str, amount: int, minute: int) -> dict[
 
 
 def batch_receipt_facts(moved: Mapping[Tally, int], pending: Mapping[Tally, int], minute: int) -> dict[str, Item]:
-    """Returns a batch receipt's attributes: `changes` has `moved`, and `soon` has what the rollup adds, `pending`."""
+    """Returns a batch receipt's attributes: in `changes` what its transaction moves, in `soon` what the rollup adds."""
     attributes: dict[str, Item] = {"at": {"N": str(minute)}}
     for name, sums in (("changes", moved), ("soon", pending)):
         if sums:
@@ -325,7 +325,7 @@ def key(counter: Counter, id_: str, shard: int) -> Item:
 
 
 def removal_nonce(pair: str) -> str:
-    """Returns the start of the nonce of a tally item that a removal moved. `pair`: of `keys.removal_pair_of`."""
+    """Returns the start of the nonce of a tally item that a removal moved. `pair`: the pair name (children.py)."""
     return f"-{pair}."
 
 

@@ -52,7 +52,7 @@ class Parser(argparse.ArgumentParser):
         unknown = {one.partition("=")[0] for one in self._args} - self._option_string_actions.keys() - {"--"}
         if "required" in message and any(one.startswith("--") for one in unknown):
             message += "; write an id that begins with -- at the end, behind a separate --"
-        self.exit(2, f"tally: {message}; --help says more\n")
+        self.exit(2, f"tally: {message.removesuffix('.')}; --help says more\n")
 
     def print_help(self, file: Any = None) -> None:
         """Prints the help. Raises an error of the output, which the method of argparse would hide."""

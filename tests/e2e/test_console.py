@@ -115,7 +115,7 @@ HOSTILE = (
 
 
 @pytest.fixture(scope="module")
-def history(dev: Dev) -> Iterator[None]:
+def shown_data(dev: Dev) -> Iterator[None]:
     """Stores what the pages show: an hour of the series, its top list, two tallies that drift, and a repair.
 
     The console must show ids of HOSTILE as text, although the API refuses such ids.
@@ -162,7 +162,7 @@ def begin_series(store: Store) -> bool:
     )
 
 
-def test_the_pages_show_what_is_stored(console: Console, history: None) -> None:
+def test_the_pages_show_what_is_stored(console: Console, shown_data: None) -> None:
     page = console.open(name="ann")
     plays = page.locator(".counter").filter(has=page.get_by_role("heading", name="plays", exact=True))
     leader = plays.get_by_role("listitem").first
@@ -197,7 +197,7 @@ def test_the_pages_show_what_is_stored(console: Console, history: None) -> None:
     expect(drift.locator("pre")).to_have_text(re.compile("tally repair .*--by"))
 
 
-def test_a_failed_check_links_to_its_section_of_the_runbook(console: Console, history: None) -> None:
+def test_a_failed_check_links_to_its_section_of_the_runbook(console: Console, shown_data: None) -> None:
     page = console.open(name="ann")
     expect(page.locator(".verdict code").filter(has_text="docs/runbook.md#drift")).to_have_count(1)
 
@@ -213,7 +213,7 @@ def test_a_failed_check_links_to_its_section_of_the_runbook(console: Console, hi
 
 
 def test_the_overview_of_a_new_stack_shows_a_first_command_and_the_counters_with_changes(
-    console: Console, history: None
+    console: Console, shown_data: None
 ) -> None:
     def answer_as_a_new_stack(route: Route) -> None:
         answer = route.fetch()
@@ -243,7 +243,7 @@ def test_the_overview_of_a_new_stack_shows_a_first_command_and_the_counters_with
     expect(page.locator("h1")).to_have_text("Try it")
 
 
-def test_names_with_markup_are_shown_as_text(console: Console, history: None) -> None:
+def test_names_with_markup_are_shown_as_text(console: Console, shown_data: None) -> None:
     page = console.open("#/top/plays", name=HOSTILE[0])
     for id_ in HOSTILE:
         link = page.get_by_role("link", name=id_, exact=True)
@@ -382,8 +382,8 @@ def test_a_counter_of_visitors_asks_for_no_key(console: Console) -> None:
 
 @pytest.mark.parametrize("name", ["", "ann"], ids=["a stranger", "signed in"])
 def test_the_first_page_of_a_visit_finds_an_anonymous_play(console: Console, name: str) -> None:
-    """The page opens before the console knows that plays take no token. If ann is signed in, the look-up must still be
-    for a key of nobody."""
+    """The page opens before the console knows that plays take no token. Even if ann is signed in, the console must look
+    up the key of an anonymous caller."""
     key = str(uuid.uuid4())
     console.dev.call("POST", "/counters/plays/alone/increments", idempotency_key=key)
     page = console.open("#/tally/plays/alone", name=name)
@@ -526,7 +526,7 @@ def test_no_card_reads_a_span_that_would_count_visitors_twice(
         assert console.dev.call("POST", f"/counters/{counter}/a/visitors", visitor, token=writer).status == 200
         wait_for(lambda path=path: console.dev.call("GET", path, token=writer).body["top"])  # type: ignore[misc]
     page = console.open(name="ann")
-    cards = page.locator(".counter:not(.still)")
+    cards = page.locator(".counter:not(.still)")  # `.still`: a counter without changes
     expect(cards.get_by_role("listitem")).to_have_text(["a1", "a1"])  # the id a, and 1 visitor
     expect(page.locator(".error")).to_have_count(0)
     for counter, spans in (("members", ["Hour", "Day"]), ("guests", ["Hour"])):
@@ -538,7 +538,7 @@ def test_no_card_reads_a_span_that_would_count_visitors_twice(
 
 
 def test_strangers_see_the_list_of_a_counter_that_anyone_may_list_and_of_no_other(
-    console: Console, history: None
+    console: Console, shown_data: None
 ) -> None:
     page = console.open("#/top/plays")
     expect(page.get_by_role("heading", name="Sign in", exact=True)).to_be_visible()
@@ -557,7 +557,7 @@ def test_strangers_see_the_list_of_a_counter_that_anyone_may_list_and_of_no_othe
     expect(page.get_by_role("row").nth(1)).to_contain_text("of-anyone")
 
 
-def test_signing_in_and_out_removes_what_the_page_showed_before(console: Console, history: None) -> None:
+def test_signing_in_and_out_removes_what_the_page_showed_before(console: Console, shown_data: None) -> None:
     page = console.open("#/drift")
     expect(page.locator(".note", has_text="Sign in to see this")).to_have_count(2)
     unanswered: list[Route] = []
@@ -628,7 +628,7 @@ def test_the_console_asks_for_sign_in_after_the_api_refuses_the_token(console: C
 # --- Accessibility
 
 
-def test_every_page_is_accessible_and_fits_on_narrow_and_wide_screens(console: Console, history: None) -> None:
+def test_every_page_is_accessible_and_fits_on_narrow_and_wide_screens(console: Console, shown_data: None) -> None:
     console.page.add_init_script(path=AXE)
     page = console.open(name="ann")
     violations = {}

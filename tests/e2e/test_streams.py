@@ -74,7 +74,11 @@ class FakeFunction:
 
 
 class Running:
-    """The running pump, its engine, and the events that the fake function has received."""
+    """The running pump, its engine, and the events that the fake function has received.
+
+    `pump.passed()`: by table, the newest sequence number that every mapping has passed. `trim` deletes the records up
+    to this number.
+    """
 
     def __init__(self, root: Path, engine: Engine, pump: Pump, messages: list[str]) -> None:
         self.root, self.pump, self.messages = root, pump, messages
@@ -254,7 +258,7 @@ def test_an_engine_file_of_another_schema_is_not_trimmed(tmp_path: Path, fresh_e
     with engine_file._opened(fresh_engine.db_path) as database:
         changed = database.execute("UPDATE _config SET value = '10' WHERE key = 'schema_version'").rowcount
         assert changed == 1
-        assert engine_file.trim(fresh_engine.db_path, {TABLE: 2})  # nothing is left to do: unknown schema
+        assert engine_file.trim(fresh_engine.db_path, {TABLE: 2}), "with an unknown schema, nothing is left to do"
         assert database.execute("SELECT COUNT(*) FROM _stream_records").fetchone() == (2,)
         database.execute("UPDATE _config SET value = ? WHERE key = 'schema_version'", (engine_file.SCHEMA_VERSION,))
         assert engine_file.trim(fresh_engine.db_path, {TABLE: 1})

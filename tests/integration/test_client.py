@@ -285,7 +285,7 @@ def test_the_sample_page_shows_a_customer_the_used_and_the_remaining_amounts(
     all_counters = dict(counters.COUNTERS)
     del counters.COUNTERS["usage"]
     assert rows()[1] == "Jobs: unknown at the moment"
-    # Restores the declared order, which decides the samples. monkeypatch.delitem would change the order.
+    # The declared order decides the counter of each sample event. monkeypatch.delitem would change the order.
     counters.COUNTERS.clear()
     counters.COUNTERS.update(all_counters)
 

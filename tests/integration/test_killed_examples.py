@@ -43,7 +43,7 @@ from tests.sync_wire import SyncWire
 from tests.tiers import in_long
 
 CASES = [(0, 12), *in_long([(1, 200)])]  # a seed, and the number of orders or requests
-LINES_MAX = 16  # a run of an example executes about so many lines
+LINES_MAX = 16  # a run dies before one of its first 16 lines; most runs execute about so many lines
 FORK = multiprocessing.get_context("fork")
 Action = Callable[[], object]
 
@@ -150,7 +150,7 @@ class Processes:
 
 @dataclass
 class Provider:
-    """A payment provider that charges each order once. `declines`: how many of ten cards it declines.
+    """A payment provider that charges each order once. `declines`: how many of ten cards it declines, on average.
 
     By order: `paid` is what the provider has now, `charged` and `refunded` are sums.
     """
@@ -245,16 +245,16 @@ def make_trial(
     return make
 
 
-@pytest.mark.parametrize(("seed", "runs"), CASES)
+@pytest.mark.parametrize(("seed", "orders"), CASES)
 def test_every_charged_order_is_sold_or_refunded(
-    make_trial: Callable[[str, int], Trial], seed: int, runs: int, monkeypatch: pytest.MonkeyPatch
+    make_trial: Callable[[str, int], Trial], seed: int, orders: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others buy both items or return them. The runs of 200 orders have every outcome, and die at every line
     of the handler."""
     trial = make_trial("checkout", seed)
     processes, chance = trial.processes, trial.processes.chance
     outcomes = Sums[str]()
-    for number in range(runs):
+    for number in range(orders):
         provider = Provider(processes, declines=chance.choice((0, 0, 5)))
         monkeypatch.setattr(processes.module, "charge", provider.charge)
         monkeypatch.setattr(processes.module, "refund", provider.refund)
@@ -279,13 +279,13 @@ def test_every_charged_order_is_sold_or_refunded(
         assert answer["sold"] == (sold == 2)
         assert trial.tally.get_counter(*item)["value"] == 2 - bought["by others"] - sold
         outcomes["sold" if sold else "refunded" if provider.refunded[key] else "not sold"] += 1
-    assert runs < 200 or min(outcomes[outcome] for outcome in ("sold", "refunded", "not sold")) > 0
-    assert runs < 200 or processes.killed_lines >= processes.handler_lines()
+    assert orders < 200 or min(outcomes[outcome] for outcome in ("sold", "refunded", "not sold")) > 0
+    assert orders < 200 or processes.killed_lines >= processes.handler_lines()
 
 
-@pytest.mark.parametrize(("seed", "runs"), CASES)
+@pytest.mark.parametrize(("seed", "requests"), CASES)
 def test_a_team_is_charged_what_its_model_was_paid_for(
-    make_trial: Callable[[str, int], Trial], seed: int, runs: int, monkeypatch: pytest.MonkeyPatch
+    make_trial: Callable[[str, int], Trial], seed: int, requests: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others use up the budget of the team, or give it back. A call may use more than it holds, and outlast its hold.
     200 requests are answered or refused, and their runs die at every line of the handler."""
@@ -295,31 +295,31 @@ def test_a_team_is_charged_what_its_model_was_paid_for(
     trial = make_trial("gateway", seed)
     processes, chance = trial.processes, trial.processes.chance
     statuses: Sums[int] = Sums()
-    for number in range(runs):
+    for number in range(requests):
         model = Model(processes)
         monkeypatch.setattr(processes.module, "complete", model.complete)
         monkeypatch.setattr(processes.module, "kept_answer", model.kept_answer)
-        team, used = ("tokens", f"team-{seed}-{number}"), Sums[str]()
+        budget, used = ("tokens", f"team-{seed}-{number}"), Sums[str]()
 
-        def act_as_others(team: tuple[str, str] = team, used: Sums[str] = used) -> None:
+        def act_as_others(budget: tuple[str, str] = budget, used: Sums[str] = used) -> None:
             amount = 150 if chance.random() < 0.6 and not used["by others"] else -used["by others"]
             with suppress(LimitReachedError):
-                trial.others.increment(*team, amount=amount)
+                trial.others.increment(*budget, amount=amount)
                 used["by others"] += amount
 
         processes.act_as_others = act_as_others
         if number % 5 == 0:
             act_as_others()
-        request = {"team": team[1], "id": f"r-{seed}-{number}", "prompt": PROMPT, "max_tokens": 50}
+        request = {"team": budget[1], "id": f"r-{seed}-{number}", "prompt": PROMPT, "max_tokens": 50}
         answer = processes.handle(request)
         processes.clock.now_s += 2000
         spent = sum(answer["tokens"] for answer in model.answers.values())
-        assert sum(trial.committed_amounts(*team)) == spent, (number, answer)
-        assert trial.tally.get_counter(*team)["value"] == used["by others"] + spent
+        assert sum(trial.committed_amounts(*budget)) == spent, (number, answer)
+        assert trial.tally.get_counter(*budget)["value"] == used["by others"] + spent
         assert answer["status"] == (200 if spent else 429)
         statuses[answer["status"]] += 1
-    assert runs < 200 or statuses[200] > statuses[429] > 0
-    assert runs < 200 or processes.killed_lines >= processes.handler_lines()
+    assert requests < 200 or statuses[200] > statuses[429] > 0
+    assert requests < 200 or processes.killed_lines >= processes.handler_lines()
 
 
 @dataclass
@@ -327,7 +327,7 @@ class Gateway:
     """The gateway, and a team's budget without a period and without debt. The request holds 101 tokens."""
 
     trial: Trial
-    team: tuple[str, str] = ("tokens", "team")
+    budget: tuple[str, str] = ("tokens", "team")
     request: dict[str, Any] = field(
         default_factory=lambda: {"team": "team", "id": "r-1", "prompt": PROMPT, "max_tokens": 51}  # and 50 of PROMPT
     )
@@ -335,15 +335,15 @@ class Gateway:
     @property
     def charged(self) -> list[int]:
         """The amounts that the request was charged. Nothing else may have changed the team's budget."""
-        committed = self.trial.committed_amounts(*self.team)
-        assert self.trial.tally.get_counter(*self.team)["value"] == sum(committed)
+        committed = self.trial.committed_amounts(*self.budget)
+        assert self.trial.tally.get_counter(*self.budget)["value"] == sum(committed)
         return committed
 
 
 @pytest.fixture
 def gateway(make_trial: Callable[[str, int], Trial], monkeypatch: pytest.MonkeyPatch) -> Gateway:
-    budget = Counter("tokens", prefix="TEAM", sort_key="TOKENS", attribute="tokens", ceiling=120)
-    monkeypatch.setitem(counters.COUNTERS, "tokens", budget)
+    counter = Counter("tokens", prefix="TEAM", sort_key="TOKENS", attribute="tokens", ceiling=120)
+    monkeypatch.setitem(counters.COUNTERS, "tokens", counter)
     return Gateway(make_trial("gateway", 0))
 
 
@@ -352,14 +352,14 @@ def test_a_call_whose_hold_expires_before_its_commit_is_charged_what_fits(
     gateway: Gateway, used: int, charged: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The budget is 120, and others use 10, so the first commit is refused. Before the second commit, which is of the
-    held amount, the hold expires, and others give the 10 back."""
+    held amount, the hold expires, and others give the 10 back. So `charge_late` commits up to 120."""
     trial, commit = gateway.trial, Tally.commit_hold
-    trial.others.increment(*gateway.team, amount=10)
+    trial.others.increment(*gateway.budget, amount=10)
 
     def commit_hold(tally: Tally, *hold: str, amount: int | None = None) -> Any:
         if amount is None:
             trial.processes.clock.now_s += 1000
-            trial.others.increment(*gateway.team, amount=-10)
+            trial.others.increment(*gateway.budget, amount=-10)
         return commit(tally, *hold, amount=amount)
 
     monkeypatch.setattr(Tally, "commit_hold", commit_hold)
@@ -371,7 +371,7 @@ def test_a_call_whose_hold_expires_before_its_commit_is_charged_what_fits(
 def test_a_late_call_is_not_charged_an_amount_that_others_take_before_its_commit(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After each refusal that says how much fits, others take 50 of that amount or all of it, until nothing fits."""
+    """After each refusal that says how much fits, others take up to 50 of that amount, until nothing fits."""
     trial, commit = gateway.trial, Tally.commit_hold
 
     def commit_hold(tally: Tally, *hold: str, amount: int | None = None) -> Any:
@@ -379,7 +379,7 @@ def test_a_late_call_is_not_charged_an_amount_that_others_take_before_its_commit
             return commit(tally, *hold, amount=amount)
         except LimitReachedError as refused:
             if refused.left:
-                trial.others.increment(*gateway.team, amount=min(50, refused.left))
+                trial.others.increment(*gateway.budget, amount=min(50, refused.left))
             raise
 
     def complete_slowly(request: dict[str, Any]) -> dict[str, Any]:
@@ -389,8 +389,8 @@ def test_a_late_call_is_not_charged_an_amount_that_others_take_before_its_commit
     monkeypatch.setattr(Tally, "commit_hold", commit_hold)
     monkeypatch.setattr(trial.processes.module, "complete", complete_slowly)
     assert trial.processes.module.handler(gateway.request, None)["status"] == 200
-    assert trial.committed_amounts(*gateway.team) == [0]
-    assert trial.tally.get_counter(*gateway.team)["value"] == 120
+    assert trial.committed_amounts(*gateway.budget) == [0]
+    assert trial.tally.get_counter(*gateway.budget)["value"] == 120
 
 
 def test_two_runs_of_a_request_with_different_answers_of_the_model_are_charged_once(
@@ -438,7 +438,8 @@ def test_an_order_whose_hold_is_voided_during_the_charge_is_not_sold(
 def test_a_run_that_gives_up_after_another_run_has_sold_refunds_nothing(
     make_trial: Callable[[str, int], Trial], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first run is refused, because others have the items. Before the run gives up, the others return the items."""
+    """The hold of the first run expires during the charge, and others buy the items, so the commit is refused. Before
+    the first run gives up, the others return the items, and a second run sells them."""
     trial = make_trial("checkout", 0)
     module, provider = trial.processes.module, Provider(trial.processes)
     monkeypatch.setattr(module, "refund", provider.refund)
@@ -554,8 +555,8 @@ def test_an_order_that_sigkill_interrupts_is_sold_or_refunded(
 def test_a_call_that_sigkill_interrupts_is_charged_once(
     make_trial: Callable[[str, int], Trial], engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    budget = Counter("tokens", prefix="TEAM", sort_key="TOKENS", attribute="tokens", ceiling=200, debt=100)
-    monkeypatch.setitem(counters.COUNTERS, "tokens", budget)
+    counter = Counter("tokens", prefix="TEAM", sort_key="TOKENS", attribute="tokens", ceiling=200, debt=100)
+    monkeypatch.setitem(counters.COUNTERS, "tokens", counter)
     trial = make_trial("gateway", 0)
 
     def kept_answer(request: dict[str, Any]) -> dict[str, Any] | None:

@@ -108,7 +108,11 @@ class Recorder:
 
 
 MUG_OF_ALICE: dict[str, Any] = {"counter": "stock", "id": "mug", "caller": "alice"}
-OLD_CALLS: dict[str, Any] = {**MUG_OF_ALICE, "counter": "calls", "id": "before"}  # for hold_before_redeclaration
+OLD_CALLS: dict[str, Any] = {
+    **MUG_OF_ALICE,
+    "counter": "calls",
+    "id": "before",
+}  # for the hold of hold_before_redeclaration
 PAGE = "https://example.com/a"
 SECRET = "a-secret-of-22-characters-or-more"
 MISSING_HOLD = "1700000000-AAAAAAAAAAAAAAAA"
@@ -296,8 +300,8 @@ def settle(world: World) -> Scenario:
 
 
 def change_hold(world: World) -> Scenario:
-    """Change the amounts of holds, also to too high an amount, and their times, with a replay. Change an expired hold,
-    a missing hold, and a hold whose new amount an expired hold must give back."""
+    """Change the amount and the time of holds. Ask for too high an amount, and replay a change. Change an expired hold,
+    a missing hold, and a hold whose new amount fits only after the release of an expired hold."""
     holds_of = {counter.name: stock_and_hold(world.prepare, counter) for counter in HOLDABLE}
     late_holds = {counter.name: place_hold(world.prepare, 1, counter)["body"]["hold"] for counter in HOLDABLE}
     yield
@@ -579,10 +583,10 @@ def put_faults(invoke: Invoke, store: Store, objects: dead_letters.DeadLetterBuc
     lost_change = stream_records.play(8, "lost", writer_minute=minute_of_change)["dynamodb"]
     store.client.put_item(TableName=store.settings.receipts_table, Item=lost_change["NewImage"])
     for consumer in ("rollup", "bookkeeper"):
-        marker = dead_letters.store_and_mark(
+        write = dead_letters.store_and_mark(
             Call(store), objects, consumer, "receipts", "shardId-0", "7", record, "for a test"
         )
-        store.client.put_item(**marker["Put"])
+        store.client.put_item(**write["Put"])
 
 
 def test_the_command_needs_only_what_its_policy_allows(

@@ -1,6 +1,7 @@
 """A sweep finds the watermark (shard trees, checkpoints, heartbeats, reads of quiet leaves), and stores it.
 
 A *leaf* is a stream shard that no other shard follows. A leaf is *quiet* if no record has come for two minutes.
+The partition key of a heartbeat decides which leaf gets the heartbeat.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ NOW_S = 1_800_000_000.0
 MINUTE = int(NOW_S // 60)
 CONSUMERS, TABLES = ("rollup", "bookkeeper"), ("counts", "receipts")
 ONE_SHARD_EACH = {"counts": [Shard("c")], "receipts": [Shard("r")]}
-RECORD: dict[str, Any] = {}  # goes to the bookkeeper, as every record but the removal of a receipt does
+RECORD: dict[str, Any] = {}  # Lambda delivers every record to the bookkeeper, except the removal of a receipt
 
 
 @dataclass
@@ -141,7 +142,7 @@ def seconds_ago(time_s: float) -> float:
     return NOW_S - time_s
 
 
-def lags_s(snapshot: StreamsSnapshot) -> tuple[float, float]:
+def both_lags_s(snapshot: StreamsSnapshot) -> tuple[float, float]:
     """Returns how far the rollup and the bookkeeper are behind NOW_S, in the shard where each has passed least.
 
     Each lag is at least 60 s, because DynamoDB may list a new shard a minute late.
@@ -154,7 +155,8 @@ def lags_s(snapshot: StreamsSnapshot) -> tuple[float, float]:
 def test_a_consumer_has_passed_as_much_as_in_the_shard_where_it_lags_most(
     stack: Stack, consumer: str, shard: str
 ) -> None:
-    """In this shard the bookkeeper has an unread record, or the rollup (at 8) has not passed record 9."""
+    """In `shard`, the bookkeeper has an unread record, or the rollup has not passed record 9, which the bookkeeper
+    noted."""
     stack.streams.trees = {table: [Shard(f"{table[0]}{number}") for number in range(3)] for table in TABLES}
     stack.streams.answers = {shard: [[RECORD]]}
     for number in range(3):
@@ -162,7 +164,7 @@ def test_a_consumer_has_passed_as_much_as_in_the_shard_where_it_lags_most(
         stack.checkpoint(f"r{number}")
     stack.checkpoint(shard, 3000, consumer=consumer, sequence=8)
     snapshot = stack.snapshot()
-    assert lags_s(snapshot) == ((3000, 60) if consumer == "rollup" else (60, 3000))
+    assert both_lags_s(snapshot) == ((3000, 60) if consumer == "rollup" else (60, 3000))
     assert snapshot.most_lagging(consumer)[0].split() == ["counts" if shard[0] == "c" else "receipts", shard]
 
 
@@ -181,11 +183,10 @@ def test_a_consumer_has_passed_as_much_as_in_the_shard_where_it_lags_most(
 def test_the_rollup_is_as_far_as_the_bookkeeper_if_the_rollup_has_passed_its_newest_record(
     stack: Stack, checkpoints: list[tuple[str, str, int, int]], lag_s: int
 ) -> None:
-    """The bookkeeper notes the newest record that the rollup's filter lets through.
+    """The bookkeeper notes the newest record that the rollup's filter lets through. Otherwise a leaf without records
+    for the rollup would stop `as_of` and judging.
 
-    If the rollup had to read every leaf, a leaf without records for the rollup would stop `as_of`
-    and judging. The lag is the
-    age of a checkpoint: 400 s in c0, and in c1 70 s for the bookkeeper and 300 s for the rollup.
+    The lag is the age of a checkpoint: 400 s in c0, and in c1 70 s for the bookkeeper and 300 s for the rollup.
     """
     stack.streams.trees["counts"] = [Shard("c0"), Shard("c1", "c0")]
     stack.checkpoint("r")
@@ -193,33 +194,34 @@ def test_the_rollup_is_as_far_as_the_bookkeeper_if_the_rollup_has_passed_its_new
     for shard, consumer, sequence, note in checkpoints:
         age_s = 400 if shard == "c0" else 70 if consumer == "bookkeeper" else 300
         stack.checkpoint(shard, age_s, consumer=consumer, sequence=sequence, note=note)
-    assert lags_s(stack.snapshot())[0] == lag_s
+    assert both_lags_s(stack.snapshot())[0] == lag_s
 
 
 @pytest.mark.parametrize(("expired_ago_s", "lag_s"), [(300, 400), (420, 70)])  # lineage.RETENTION_MARGIN is 360 s
 def test_the_rollup_does_not_wait_for_records_that_the_stream_has_dropped(
     stack: Stack, expired_ago_s: int, lag_s: int
 ) -> None:
-    """The stream dropped record 10. If the rollup had to read this record, no minute would be judged."""
+    """`expired_ago_s`: how long ago the stream could drop record 10. After RETENTION_MARGIN minutes the record counts
+    as dropped. If the rollup had to read a dropped record, no later minute would be judged."""
     stack.streams.trees["counts"] = [Shard("c0"), Shard("c1", "c0")]
     stack.checkpoint("r")
     stack.checkpoint("c0", 400, consumer="rollup", sequence=9)
     stack.checkpoint("c0", lineage.STREAM_RETENTION_S + expired_ago_s, consumer="bookkeeper", sequence=12, note=10)
     stack.checkpoint("c1", 70, consumer="bookkeeper", note=0)
-    assert lags_s(stack.snapshot())[0] == lag_s
+    assert both_lags_s(stack.snapshot())[0] == lag_s
 
 
 def test_a_stream_without_shards_proves_nothing(up_to_date_stack: Stack) -> None:
     for table in TABLES:
         up_to_date_stack.streams.trees = ONE_SHARD_EACH | {table: []}
-        assert lags_s(up_to_date_stack.snapshot()) == (NOW_S, NOW_S), "each lag is the time since 1970"
+        assert both_lags_s(up_to_date_stack.snapshot()) == (NOW_S, NOW_S), "each lag is the time since 1970"
 
 
 def test_the_last_minute_does_not_count_as_passed_because_a_new_shard_may_be_unlisted(up_to_date_stack: Stack) -> None:
-    assert lags_s(up_to_date_stack.snapshot()) == (60, 60)
+    assert both_lags_s(up_to_date_stack.snapshot()) == (60, 60)
     store = up_to_date_stack.store
     store_with_short_minutes = replace(store, settings=store.settings._replace(minute_s=4))
-    assert lags_s(replace(up_to_date_stack.snapshot(), store=store_with_short_minutes)) == (4, 4)
+    assert both_lags_s(replace(up_to_date_stack.snapshot(), store=store_with_short_minutes)) == (4, 4)
 
 
 def test_a_shard_without_a_checkpoint_is_passed_as_far_as_its_parent(stack: Stack) -> None:
@@ -231,18 +233,18 @@ def test_a_shard_without_a_checkpoint_is_passed_as_far_as_its_parent(stack: Stac
     stack.checkpoint("c1", 80)
     snapshot = stack.snapshot()
     assert [leaf[0] for leaf in snapshot.leaves["counts"]] == ["c1", "c3"]
-    assert lags_s(snapshot) == (300, 300)
+    assert both_lags_s(snapshot) == (300, 300)
     stack.checkpoint("c2", 200)
-    assert lags_s(stack.snapshot()) == (200, 200)
+    assert both_lags_s(stack.snapshot()) == (200, 200)
     stack.streams.trees["counts"] = stack.streams.trees["counts"][1:]  # without c0, whose checkpoint is still stored
-    assert lags_s(stack.snapshot()) == (200, 200)
+    assert both_lags_s(stack.snapshot()) == (200, 200)
 
 
 def test_shards_that_are_each_others_parents_cause_no_endless_loop(stack: Stack) -> None:
     stack.streams.trees["counts"] = [Shard("c0", "c1"), Shard("c1", "c0"), Shard("c2", "c1")]
     stack.checkpoint("r")
     stack.checkpoint("c0", 70)
-    assert lags_s(stack.snapshot()) == (70, 70)
+    assert both_lags_s(stack.snapshot()) == (70, 70)
 
 
 def test_a_leaf_without_a_heartbeat_gets_the_key_of_its_parent_and_random_keys_when_it_is_quiet(stack: Stack) -> None:
@@ -256,7 +258,7 @@ def test_a_leaf_without_a_heartbeat_gets_the_key_of_its_parent_and_random_keys_w
     counts = stack.heartbeats("counts")
     assert "old" in counts
     assert len(counts) == 1 + 2 * heartbeats.RANDOM_HEARTBEATS, (
-        "each sweep draws other random keys, so that a leaf that all keys miss is hit later"
+        "each sweep draws other random keys, which may reach a leaf that no earlier key has reached"
     )
     assert len(stack.heartbeats("receipts")) == 2 * heartbeats.RANDOM_HEARTBEATS
 
@@ -305,7 +307,7 @@ def test_a_failed_heartbeat_stops_no_other_heartbeat_and_its_leaf_counts_as_a_le
 
 @pytest.fixture
 def quiet_stack(stack: Stack) -> Stack:
-    """A stack whose leaf `c2` gets no heartbeat and no record. The checkpoint of its parent `c0` is 400 s old."""
+    """A stack whose leaf `c2` is quiet: `c2` has no checkpoint, and the checkpoint of its parent `c0` is 400 s old."""
     stack.streams.trees["counts"] = [Shard("c0"), Shard("c1", "c0"), Shard("c2", "c0")]
     stack.checkpoint("c0", 400)
     for shard in ("c1", "r"):
@@ -319,7 +321,7 @@ def quiet_stack(stack: Stack) -> Stack:
 def test_records_of_expired_receipts_do_not_count_as_unread(
     stack: Stack, removals: int, last_answer: list[Any], is_unread: bool
 ) -> None:
-    """Lambda filters the removals of receipts, and delivers every record of counts to the bookkeeper.
+    """Lambda delivers no removal of a receipt to the bookkeeper, but every record of counts.
 
     A sweep reads up to 20 answers (lineage.PEEKED_MAX). If a leaf has a 20th answer, the leaf does not count as passed.
     """
@@ -344,7 +346,7 @@ def test_a_sweep_reads_a_leaf_itself_if_the_leaf_is_quiet_and_no_heartbeat_reach
 
 
 def test_a_quiet_leaf_without_unread_records_is_passed(quiet_stack: Stack) -> None:
-    assert lags_s(quiet_stack.snapshot()) == (60, 60)
+    assert both_lags_s(quiet_stack.snapshot()) == (60, 60)
     assert quiet_stack.streams.requested == [("c2", None), ("c0", "9")], "c0 is read from its checkpoint on"
 
 
@@ -366,19 +368,19 @@ def test_an_unread_record_in_a_leaf_or_in_a_shard_before_the_leaf_delays_both_co
     later_shards = itertools.starmap(Shard, parents.items())
     quiet_stack.streams.trees["counts"] = [Shard("c0"), Shard("c1", "c0"), *later_shards]
     quiet_stack.streams.answers |= unread
-    assert lags_s(quiet_stack.snapshot()) == (lag_s, lag_s)
+    assert both_lags_s(quiet_stack.snapshot()) == (lag_s, lag_s)
 
 
 def test_a_leaf_with_a_checkpoint_is_read_from_there_and_its_parent_is_not_read(quiet_stack: Stack) -> None:
     quiet_stack.streams.answers["c0"] = [[RECORD]]
     quiet_stack.checkpoint("c2", 300, heartbeat="")
-    assert lags_s(quiet_stack.snapshot()) == (60, 60)
+    assert both_lags_s(quiet_stack.snapshot()) == (60, 60)
     assert quiet_stack.streams.requested == [("c2", "9")]
 
 
 def test_a_shard_that_cannot_be_read_is_not_passed(quiet_stack: Stack) -> None:
     quiet_stack.streams.failing = True
-    assert lags_s(quiet_stack.snapshot()) == (400, 400)
+    assert both_lags_s(quiet_stack.snapshot()) == (400, 400)
 
 
 def test_a_ledger_of_another_format_is_neither_read_nor_written(up_to_date_stack: Stack) -> None:
@@ -457,6 +459,7 @@ def test_the_journal_is_complete_when_the_bookkeeper_has_passed_the_writes_of_th
 def test_of_two_sweeps_at_once_one_stores_the_watermark_and_a_watermark_is_too_fresh_for_10_s(
     up_to_date_stack: Stack,
 ) -> None:
+    """The writes that a too fresh watermark proves may not be visible, so no sweep judges by it."""
     settings = up_to_date_stack.store.settings
     up_to_date_stack.sweep(NOW_S)
     first, second = watermark.read(up_to_date_stack.store), watermark.read(up_to_date_stack.store)

@@ -1,4 +1,4 @@
-"""Runs the command `tally` as people and scripts do, on tables, and without a stack."""
+"""Runs the command `tally` as people and scripts do: on tables of the engine, on a fake stack, and without a stack."""
 
 from __future__ import annotations
 
@@ -143,8 +143,8 @@ def test_a_closed_stdin_or_stdout_is_empty(run: Run, monkeypatch: pytest.MonkeyP
 def test_export_refuses_to_write_csv_that_import_would_refuse(
     run: Run, invoke: Invoke, tmp_path: Path, child: str, is_csv_readable: bool
 ) -> None:
-    """If a line of a quoted name reads as a whole row, `import` cannot tell whether the quote was left open. The last
-    line of a name never reads so, because the closing quote and the time follow in the same line."""
+    """CSV quotes a name that has line breaks. If a line of the name reads as a whole row, `import` cannot tell whether
+    the closing quote is missing. The last line of a name never reads so, because the quote and the time follow."""
     put = {"operation": "put_child", "counter": "members", "id": "acme", "caller": "ann"}
     assert invoke({**put, "name": child})["status"] in (200, 201)
     csv_file, jsonl_file = tmp_path / "members.csv", tmp_path / "members.jsonl"
@@ -264,16 +264,16 @@ HOUR_8 = 500_000  # hours since 1970: 2027-01-15 08:00 UTC
 @pytest.fixture
 def series_of_plays(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores series from 06:55 to 08:20: plays of `a` in three hours, plays of `b` in one, imports, and a repair."""
-    monkeypatch.setattr(fold, "BUCKETS", 1)  # put_series fills only the first bucket of a minute
+    monkeypatch.setattr(fold, "BUCKETS", 1)  # partitions of a minute: put_series fills only one
     since = HOUR_8 * 60 - 65  # the minute 06:55
     plays = [(since, "a", -300), (since + 30, "a", 1200), (since + 30, "b", 30), (HOUR_8 * 60, "a", 40)]
-    imports = [
+    imports = [  # an import into a day, in days since 1970
         (since, "b", 500, HOUR_8 // 24),
         (HOUR_8 * 60, "a", 70, HOUR_8 // 24),
         (HOUR_8 * 60, "a", 900, 19_846),  # the day 2024-05-03
     ]
     put_series(store, since, HOUR_8 * 60 + 20, [*plays, *imports])
-    repair = {"before": 900, "amount": -5, "added": 0}  # added: the part that the series lack
+    repair = {"before": 900, "amount": -5, "added": 0}  # `added`: the part that takes back no drift
     at_s = HOUR_8 * 3600 - 600
     write = history.repair_entry_write(store, "plays", "a", at_s, repair, by="ann", why="x", how="ledger")
     try_commit(store, [write])

@@ -57,7 +57,8 @@ DISTURBANCES = {
     9: Disturbances(late_share=0.02),
 }  # fmt: skip
 """The disturbances by the last digit of the seed. `slow_share`, `late_share`: of the changes that are committed seconds
-or minutes after the writer read its clock. `gap_share`: of the records that reach their shard after later records."""
+or minutes after the writer read its clock. `gap_share`: of the records that reach their shard up to 2 s after the other
+records of their transaction."""
 WINDOWS_S = (float(BOOKKEEPER.window_s), 0.0, 10.0, 20.0)
 """How long a stream gathers records for the bookkeeper. The seed picks the time."""
 COMPATIBLE_FIELDS: list[tuple[str, dict[str, Any]]] = [  # stored items stay valid
@@ -187,7 +188,8 @@ class Schedule:
     def request_repair(self, tally: Tally) -> RepairRequest:
         """Request the repair of a tally. Raises RepairNotReadyError."""
         counter, command = counters.COUNTERS[tally[0]], self._command()
-        # If records may be lost, count no children: a count also finds the edits that `_forget_lost_drift` forgets.
+        # A count of children also finds edits before a loss. `_forget_lost_drift` drops these from `truth`, so a repair
+        # by such a count would look wrong. If records may be lost, count no children.
         counts_children = counter.child and not self.world.disturbances.may_lose_records
         counts = [command.count(counter, tally[1])] if counts_children else []
         return RepairRequest(command.minute_to_judge(), counts)

@@ -248,9 +248,9 @@ def test_a_judge_that_sleeps_while_another_judge_runs_changes_nothing(store: Sto
 def test_a_row_at_zero_stops_a_late_judge_from_storing_the_drift_once_more(store: Store) -> None:
     book(store, M, drift_entry(5))
     book(store, M + 1, drift_entry(-5))
-    stale = watermark_of(store, M)
+    old_watermark = watermark_of(store, M)
     run(store, M + 1)
-    judge.judge(store, stale, NOW_S, until_s=FOREVER)
+    judge.judge(store, old_watermark, NOW_S, until_s=FOREVER)  # as a judge that read the watermark before this run
     assert (drifts(store), watermark.last_judged_minute(store)) == ({}, M + 1)
 
 
@@ -397,7 +397,8 @@ def test_the_next_run_continues_a_minute_in_which_the_judge_ran_out_of_time(stor
     assert run(timed, M + 1, until_s=2) == judge.JudgeRun(minutes=0, changes=200, finished=False)
     assert (len(drifts(store)), watermark.last_judged_minute(store)) == (200, M - 1)
     now_s[0] = 0
-    # `watermark_of` forgets where the last run stopped. So this run also reads the 200 rows, and writes only 50.
+    # `watermark_of` forgets where the last run stopped. So this run also reads the 200 rows of that run (`changes`
+    # includes these rows), and writes only the other 50.
     assert run(timed, M + 1, until_s=1) == judge.JudgeRun(minutes=1, changes=250, finished=False)
     assert (drifts(store), watermark.last_judged_minute(store)) == (targets, M)
     assert run(timed, M + 1) == judge.JudgeRun(minutes=1, changes=1)
@@ -449,7 +450,7 @@ def test_pages_of_drift_list_every_tally_that_drifts_and_no_other(store: Store) 
         listed_rows += body["drift"]
         cursor = keys.tally_digest("plays", listed_rows[-1]["id"])  # pages are in the order of these digests
     assert body["cursor"] is None
-    assert {row["id"]: row["drift"] for row in listed_rows} == {name: drift for name, drift in targets.items() if drift}
+    assert {row["id"]: row["drift"] for row in listed_rows} == {id_: drift for id_, drift in targets.items() if drift}
     assert len(listed_rows) == 60 * 4 // 5, "each once"
     assert {row["confirmed"] for row in listed_rows} == {True}
     for cursor_after_all_rows in ("z", "g ", "~"):  # a caller may send any cursor

@@ -261,7 +261,7 @@ def test_series_have_every_change_if_the_stream_trims_no_record_of_a_long_stall(
     world.resume()
     world.run_until_judged()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hours, "PART_MINUTES", 1)
+        patch.setattr(hours, "PART_MINUTES", 1)  # so the series have each judged minute at once
         hours.sum_up(world.store, world.last_judged_minute, until_s=float("inf"))
     assert sum_of_series(world) == 6
 
@@ -384,8 +384,8 @@ def test_a_dead_letter_that_is_redriven_after_a_restart_is_no_drift(
     world: Deployment, consumers: tuple[str, ...], loss_kind: str
 ) -> None:
     """The ledger has lost the other half of the dead letter's change. The tally and the series get the change.
-    `loss_kind`: the bookkeeper loses records while it is off (gap), or another dead letter of the bookkeeper is
-    discarded. If it is discarded, the first dead letter is redriven before the restart, and any second after it."""
+    `loss_kind`: the bookkeeper loses records while it is off (gap), or somebody discards another dead letter of the
+    bookkeeper. In the second case the first dead letter is redriven before the restart, and the others after it."""
     mend = break_consumers(world, *consumers, target=PAGE)
     world.spill(PAGE, 2, VISITS)
     world.run_until_judged()

@@ -44,7 +44,7 @@ SCAN_PROCESSES_MAX = 2  # that work on one scan at once: their pages and numbers
 SEEDS, SEEDS_LONG, SEEDS_WITHOUT_RULE = 150, 10_000, 3_000  # the third: seeds in which a missing rule must show
 RULES = {
     # of the consumer
-    "read the checkpoint first": "a commit goes by a scan that was read before another invocation's commit",
+    "read the checkpoint first": "another invocation commits between the reads: the scan is older than the checkpoint",
     "write markers": "the scan and the stream count the same item",
     "skip records that the scan has read": "a record is counted in addition to the later state that the scan read",
     "count the first record in full": "the state before the record is deducted, but the scan skips the item",
@@ -130,8 +130,11 @@ class Model:
         self.sequence = 0
         self.keys = [f"k{n}" for n in range(self.chance.randint(3, 12))]
         self.hashes = {key: self.chance.random() for key in self.keys}
-        self.items: dict[str, Contribution] = {key: value for key in self.keys if (value := self.random_contribution())}
+        self.items: dict[str, Contribution] = {}
         """By key, what each item contributes. If an item contributes nothing, its key is missing."""
+        for key in self.keys:
+            if contribution := self.random_contribution():
+                self.items[key] = contribution
         self.shards = [Shard(None, 0.0, 1.0)]
         self.scan = Scan("n")
         """The last scan, as it is stored."""
@@ -312,8 +315,8 @@ class Model:
     def read_page(self, scan: Scan, keys: Iterable[str]) -> Generator[None, None, Page]:
         page = []
         for key in keys:  # a strongly consistent read of one item: DynamoDB's page is not a snapshot
-            if (value := self.items.get(key)) and scan.covers(COUNTER, value.group):
-                page.append((key, value))
+            if (contribution := self.items.get(key)) and scan.covers(COUNTER, contribution.group):
+                page.append((key, contribution))
             yield
         return page
 
@@ -329,15 +332,15 @@ class Model:
             has_ended = self.scan.ended_s and self.has_rule("add no page after the end")
             if has_ended or not self.is_open(scan):
                 return False
-            for key, value in page:
+            for key, contribution in page:
                 stores_state = self.has_rule("store the state that was read")
-                self.markers[self.marker_name(scan, key)] = value if stores_state else STREAM_MARKER
-                self.recounts[scan.recount_attribute, value.group] += value.amount
+                self.markers[self.marker_name(scan, key)] = contribution if stores_state else STREAM_MARKER
+                self.recounts[scan.recount_attribute, contribution.group] += contribution.amount
             break
         return True
 
     def without_marker(self, scan: Scan, page: Page) -> Page:
-        return [(key, value) for key, value in page if self.marker_name(scan, key) not in self.markers]
+        return [item for item in page if self.marker_name(scan, item[0]) not in self.markers]
 
     def marker_name(self, scan: Scan, key: str) -> str:
         """Returns the name that `_with_scan` gives to the marker of an item."""
@@ -414,12 +417,13 @@ class Model:
     def has_wrong_number(self) -> bool:
         """Says whether a number that is shown differs from the items as the applied records left them."""
         expected: Multiset[str] = Multiset()
-        for value in self.items.values():
-            expected[value.group] += value.amount
+        for contribution in self.items.values():
+            expected[contribution.group] += contribution.amount
         for shard in self.shards:
             for record in shard.unapplied_records:
-                for value, sign in moves_between(record.new, record.old):  # from the new state back to the old state
-                    expected[value.group] += sign * value.amount
+                # From the new state back to the old state.
+                for contribution, sign in moves_between(record.new, record.old):
+                    expected[contribution.group] += sign * contribution.amount
         return self.is_counted and any(self.numbers[group] != expected[group] for group in GROUPS)
 
 

@@ -1,5 +1,7 @@
 """Series and top lists: each hour has exactly its accepted changes, however often the sweep that sums them up dies.
 
+Every PART_MINUTES a sweep writes the sums of the present hour as *running segments*. At the end of the hour it writes
+them into an item of the day. A *segment* without this word is a segment of the journal.
 `test_journal_schedules` compares the series of whole deployments under faults with the accepted changes.
 """
 
@@ -118,8 +120,8 @@ def test_series_that_are_kept_for_some_days_expire_and_since_is_the_first_day_th
 def test_an_hour_is_complete_though_no_sweep_ran_for_days_after_its_first_half(
     store: Store, monkeypatch: pytest.MonkeyPatch, days_without_sweeps: int
 ) -> None:
-    """Running segments have the sums of the first half. They expire no earlier than the journal's segments, which have
-    the second half."""
+    """Running segments have the sums of the first half. Running segments expire no earlier than the journal's segments,
+    which have the second half."""
     now_s = [float(M * MINUTE_S)]
     monkeypatch.setattr(time, "time", lambda: now_s[0])
     sum_up(store, M - 1)
@@ -322,10 +324,10 @@ def test_series_have_the_halves_of_unlikes_and_entries_from_before_the_judge_beg
     assert series(store, counter=likes) == {H - 1: 5, H: -2}
 
 
-def test_segments_of_the_current_hour_are_written_in_parallel_until_the_time_is_over(
+def test_running_segments_are_written_in_parallel_until_the_time_is_over(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hours, "SEGMENT_BYTES", 1)  # a segment for each tally
+    monkeypatch.setattr(hours, "SEGMENT_BYTES", 1)  # a running segment for each tally
     monkeypatch.setattr(hours, "PART_MINUTES", 4)
     tallies = 3 * WRITER_THREADS - 1  # with the segment of the total, each thread has three segments to write
     sum_up(store, M - 1)
@@ -524,7 +526,7 @@ def test_an_import_is_shown_once_though_the_sweep_of_its_hour_dies(
     assert (progress.read(store).hour, imports(store, hours.TOTAL_ID)) == (H + 1, {OLD_DAY: 12})
 
 
-def test_imports_of_the_current_hour_are_read_from_all_of_its_segments(
+def test_imports_of_the_current_hour_are_read_from_all_of_its_running_segments(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hours, "SEGMENT_BYTES", 50)

@@ -90,8 +90,9 @@ def test_a_tally_is_stamped_with_the_minute_of_its_records_whatever_clocks_their
 def test_receipts_of_two_days_are_noted_in_one_write_if_one_day_follows_the_other(
     stream: StreamWorld, days: int, writes: int
 ) -> None:
-    """Around midnight the writers' stamps alternate, `days` apart; 0: a minute. The records are of two minutes, so two
-    writes are needed. A write that notes today removes the note of nine days ago, so it cannot note both."""
+    """The rollup notes the sum of each day in the tally (`day#n`). Around midnight the writers' stamps alternate,
+    `days` apart; 0: a minute. The records are of two minutes, so two writes are needed. A write that notes today
+    removes the note of nine days ago, so it cannot note both."""
     store, client = stream.watched_store()
     midnight = MINUTE // tallies.MINUTES_PER_DAY * tallies.MINUTES_PER_DAY
     records = [
@@ -276,6 +277,7 @@ def test_the_bookkeeper_prints_one_metric_for_each_counter_and_counts_each_chang
     def counted_changes(consumer: str, table: str, records: list[Any], store: Store | None = None) -> dict[str, float]:
         stream.deliver(consumer, table, SHARD, records, store=store)
         printed = [line for line in capsys.readouterr().out.splitlines() if "_aws" in line]
+        # A line has about as many bytes as the bill of bench/cost.py says.
         assert all(len(line) + cost.LOG_EVENT == pytest.approx(cost.METRICS_LINE, rel=0.15) for line in printed)
         lines = [json.loads(line) for line in printed]
         assert all(len(line["_aws"]["CloudWatchMetrics"]) == len(line["Counted"]) == 1 for line in lines)

@@ -86,7 +86,8 @@ class Traffic:
         self.increment(counters.PLAYS, f"v{self._low_number(VIDEOS)}", 1, hot)
 
     def use(self, hot: bool) -> None:
-        """Changes usage. A change that spills goes up, because the world finds it among what the rollup adds."""
+        """Changes usage. A spilled amount is positive, because the world finds the spilled changes in a sum that the
+        rollup added, oldest first, until no amount is left (`_note_rollup`)."""
         id_ = f"u{self._low_number(USERS_OF_USAGE)}"
         self.increment(counters.USAGE, id_, self.chance.choice([1, 3] if hot else [1, 3, -2]), hot)
 
@@ -214,7 +215,8 @@ class Traffic:
         self.world.take_written()
 
     def _set_contention(self, counter: Counter, id_: str, spills: bool) -> None:
-        """Makes a tally hot, spread or neither, for its next writers. `spills`: hot, so that changes spill."""
+        """Makes a tally hot, or lets its next changes go to several shards, or neither. `spills`: makes it hot, so that
+        changes spill."""
         store, partition = self.world.store, counter.partition_start + id_
         store.breaker.open_tallies.clear()
         store.spread.widths.clear()
@@ -225,7 +227,8 @@ class Traffic:
             store.spread.widen(partition, counter.max_shards)
 
     def _note_spilled(self) -> None:
-        """Notes the changes that spilled, by their new records."""
+        """Notes the changes that spilled in `truth.spilled`. Adds the field `spilled` to their new records: the tally,
+        the number and the amount of each change."""
         for record in self.world.take_written():
             image = record["dynamodb"].get("NewImage", {})
             if "rollup" in image and TOMBSTONE not in image and record["eventName"] != "REMOVE":
@@ -245,7 +248,8 @@ class Traffic:
         kinds: list[Callable[[], object]] = [
             self.move_tally, self.restore, self.delete_tally, self.delete_child, self.add_child,
         ]  # fmt: skip
-        # Before the ledger has begun, no minute is closed, so a restored image may be booked on its own old minute.
+        # Before the ledger has begun, an image with a nonce of the rollup may be booked on its own old minute, which is
+        # never judged. The edit would be missed.
         has_begun = bool(watermark.read(self.world.store).item)
         (kind,) = self.chance.choices(kinds, [0.5, 0.1 * has_begun, 0.1, 0.15, 0.15])
         kind()
@@ -273,14 +277,14 @@ class Traffic:
         number, now_minute = self.chance.randrange(4), self.world.settings.minute_of(self.world.clock.now_s)
         tally = "visits", f"{RESTORED}/{number}"
         nonce_start = self.chance.choice(["+", "+", "~60.", "-0123456789ab.", ""])
-        old = self._restore(
+        replaced_number = self._restore(
             number, self.chance.choice([46, 47, 55]), now_minute - self.chance.randint(60, 1000), nonce_start
         )
         # The nonce decides on which minute the edit is booked, so the minute 0 is made up. A repair's nonce in an old
         # image is not a repair.
         self.truth.without_minute.add(tally)
         for record in self.world.take_written(notes_repairs=False):
-            self.truth.note_drift(tally, 0, amount_of(tally, record["dynamodb"]["NewImage"]) - old)
+            self.truth.note_drift(tally, 0, amount_of(tally, record["dynamodb"]["NewImage"]) - replaced_number)
 
     def delete_tally(self) -> None:
         """Deletes an item of a tally, but not a post."""

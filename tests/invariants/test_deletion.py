@@ -261,7 +261,7 @@ def test_the_sweep_puts_tombstones_on_the_shards_that_a_killed_removal_left_out(
     family: Family, shards_with_tombstone: int
 ) -> None:
     family.make(9)
-    requests_before_marks = 2 + family.counter.parent_required  # reads, and the transaction that marks shard 0
+    requests_before_marks = 2 + family.counter.parent_required  # a read (two of a post), and the mark of shard 0
     with killing_at(family.store, requests_before_marks + shards_with_tombstone, before=True):
         family.remove()
     assert family.sweep().children == 9
@@ -504,6 +504,7 @@ def test_a_removal_costs_the_documented_units(family: Family) -> None:
     family.deployment.skip(WAIT_S)
     with family.world.measure_units() as measured:
         family.sweep()
-    balance, remove = 2 * 16, 2 * 17  # each like was counted on one shard, and removed on another; 17: also the row
-    assert sum(units for name, units in measured if name == "TransactWriteItems") == balance + remove
+    # The likes were counted on shard 0 and removed on 16 shards, so a write brings each shard to 0.
+    zero_shards, remove_shards_and_row = 2 * 16, 2 * 17
+    assert sum(units for name, units in measured if name == "TransactWriteItems") == zero_shards + remove_shards_and_row
     assert tallies.read_shards(Call(family.store), family.counter, ID) == []

@@ -25,8 +25,8 @@ from tests.faults import Fault
 from tests.invariants.counting import Counting
 from tests.invariants.world import POST, VIDEO, Outcome, World, killing_at
 
-COMMITTED = [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE]  # the write commits, and its answer is lost
-NOT_COMMITTED = [faults.FAIL_BEFORE, faults.DROP_BEFORE]
+FAULTS_AFTER_COMMIT = [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE]  # only the answer is lost
+FAULTS_BEFORE_COMMIT = [faults.FAIL_BEFORE, faults.DROP_BEFORE]
 TIMED_OUT = [faults.SILENCE, faults.HANG_BEFORE]  # the client notices these faults only by its read time-out
 SDK_ATTEMPTS = 3  # how often the SDK sends a request, by client.CLIENT_CONFIG
 LATE_S = 2.0  # longer than the read time-out of the hasty client
@@ -242,7 +242,7 @@ def test_a_call_whose_change_stays_in_progress_finds_the_store_unreachable_at_it
 
 
 @each_change
-@pytest.mark.parametrize("fault", [*COMMITTED, faults.DROP_BEFORE], ids=fault_name)
+@pytest.mark.parametrize("fault", [*FAULTS_AFTER_COMMIT, faults.DROP_BEFORE], ids=fault_name)
 def test_a_retry_of_the_sdk_changes_once_and_gets_the_first_answer(world: World, change: Change, fault: Fault) -> None:
     prepare(world, change, fault)
     assert matches(change.answer, change.make(world), replayed=False)
@@ -345,7 +345,7 @@ def faults_of_writes(*planned: Fault | None) -> faults.Plan:
     return faults.script({name: list(planned) for name in ("TransactWriteItems", "UpdateItem", "PutItem")})
 
 
-@pytest.mark.parametrize("fault", COMMITTED + NOT_COMMITTED, ids=lambda fault: fault.kind.name)
+@pytest.mark.parametrize("fault", FAULTS_AFTER_COMMIT + FAULTS_BEFORE_COMMIT, ids=lambda fault: fault.kind.name)
 @pytest.mark.parametrize("times", [1, SDK_ATTEMPTS - 1])
 def test_each_write_of_a_record_counts_once_under_faults(world: World, fault: Fault, times: int) -> None:
     visitors = records(world)

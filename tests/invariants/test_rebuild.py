@@ -19,7 +19,7 @@ from tests.invariants.processes import interrupted_client
 from tests.invariants.test_reconcile import make_dead_letter
 
 DAY_MINUTES = 6  # the length of a day in these tests
-BOTH_CONSUMERS, ROLLUP = None, "rollup"  # as `Deployment.stall` names consumers
+EVERY_CONSUMER, ROLLUP = None, "rollup"  # as `Deployment.stall` names consumers
 
 
 @pytest.fixture
@@ -71,10 +71,10 @@ def rebuild_all(reconciler: Reconciler) -> dict[tuple[str, str], int]:
     required_minute = reconciler.minute_to_judge()
     reconciler.wait_until_judged(required_minute)
     findings = {
-        name: rebuild.rebuild(reconciler, missing, "ann", "outage", required_minute)
-        for name, missing in missing_amounts(reconciler).items()
+        tally: rebuild.rebuild(reconciler, missing, "ann", "outage", required_minute)
+        for tally, missing in missing_amounts(reconciler).items()
     }
-    return {name: finding.difference for name, finding in findings.items() if finding}
+    return {tally: finding.difference for tally, finding in findings.items() if finding}
 
 
 def test_a_rebuild_adds_once_what_both_consumers_lost(world: Deployment, reconciler: Reconciler) -> None:
@@ -91,12 +91,12 @@ def test_a_rebuild_adds_once_what_both_consumers_lost(world: Deployment, reconci
         world.spill("https://example.com/a", 4, VISITS)
         world.spill("https://example.com/lost", 3, VISITS)
 
-    lose_records(world, BOTH_CONSUMERS, outage)
+    lose_records(world, EVERY_CONSUMER, outage)
     world.spill(times=3)
     run_until_days_are_judged(world)
     lost_visits = {("visits", "https://example.com/a"): 4, ("visits", "https://example.com/lost"): 3}
     lost_amounts = {("plays", "v"): 5, **lost_visits}
-    assert {name: missing.difference for name, missing in missing_amounts(reconciler).items()} == lost_amounts
+    assert {tally: missing.difference for tally, missing in missing_amounts(reconciler).items()} == lost_amounts
     # Before the outage 6 plays spill and 6 are counted at once. In the outage 2 are counted at once. Then 3 spill.
     assert (world.tally(PLAYS, "v"), world.drifts()) == (6 + 6 + 2 + 3, {})
     assert rebuild_all(reconciler) == lost_amounts
@@ -131,7 +131,7 @@ def test_a_rebuild_also_adds_lost_batches_that_the_rollup_was_to_add(world: Depl
 
     count_batches("before", "v", "x")
     world.run(1)
-    lose_records(world, BOTH_CONSUMERS, outage)
+    lose_records(world, EVERY_CONSUMER, outage)
     run_until_days_are_judged(world)
     # Both batches before the outage are counted, and of the outage the batch that is visible now.
     assert (world.tally(PLAYS, "v"), world.tally(PLAYS, "w"), world.tally(PLAYS, "x")) == (2 + 2, 1, 2)
@@ -144,9 +144,9 @@ def test_a_rebuild_also_adds_lost_batches_that_the_rollup_was_to_add(world: Depl
 def test_a_rebuild_adds_nothing_that_the_ledger_repairs(world: Deployment, reconciler: Reconciler) -> None:
     """First only the rollup loses records, and later both consumers lose records."""
     lose_records(world, ROLLUP, lambda: world.spill(times=7))
-    lose_records(world, BOTH_CONSUMERS, lambda: world.spill(times=2))
+    lose_records(world, EVERY_CONSUMER, lambda: world.spill(times=2))
     run_until_days_are_judged(world)
-    lose_records(world, BOTH_CONSUMERS, lambda: world.spill(times=4))  # too new for a rebuild
+    lose_records(world, EVERY_CONSUMER, lambda: world.spill(times=4))  # too new for a rebuild
     assert world.drifts() == {("plays", "v"): -7}
     with pytest.raises(RepairNotReadyError, match=r"drifts by -7\. Repair the drift first"):
         rebuild_all(reconciler)
@@ -161,7 +161,7 @@ def test_a_rebuild_adds_nothing_that_the_ledger_repairs(world: Deployment, recon
 def test_a_rebuild_adds_nothing_after_a_repair_that_may_have_added_the_lost_receipts(
     world: Deployment, reconciler: Reconciler
 ) -> None:
-    lose_records(world, BOTH_CONSUMERS, lambda: world.spill(times=3))
+    lose_records(world, EVERY_CONSUMER, lambda: world.spill(times=3))
     world.edit(-5, PLAYS, "v")
     run_until_days_are_judged(world)
     required_minute = reconciler.minute_to_judge()
@@ -179,7 +179,7 @@ def test_a_rebuild_adds_nothing_after_a_repair_that_may_have_added_the_lost_rece
 def test_a_rebuild_also_adds_lost_negative_amounts(world: Deployment, reconciler: Reconciler) -> None:
     world.spill("u", 2, counters.USAGE)
     world.run(1)
-    lose_records(world, BOTH_CONSUMERS, lambda: world.spill("u", 3, counters.USAGE, amount=-20))
+    lose_records(world, EVERY_CONSUMER, lambda: world.spill("u", 3, counters.USAGE, amount=-20))
     run_until_days_are_judged(world)
     assert rebuild_all(reconciler) == {("usage", "u"): -60}
     assert (rebuild_all(reconciler), world.tally(counters.USAGE, "u")) == ({}, 2 - 60)
@@ -195,7 +195,7 @@ def test_a_rebuild_also_adds_a_lost_void(world: Deployment, reconciler: Reconcil
 
     world.spill(times=4)
     world.run(1)
-    lose_records(world, BOTH_CONSUMERS, outage)
+    lose_records(world, EVERY_CONSUMER, outage)
     run_until_days_are_judged(world)
     assert rebuild_all(reconciler) == {("plays", "v"): plays - 2}
     assert (rebuild_all(reconciler), world.tally(PLAYS, "v")) == ({}, 4 + plays - 2)
@@ -248,7 +248,7 @@ def test_a_rebuild_begins_with_the_first_whole_day_of_the_ledger(world: Deployme
 
 
 def test_a_rebuild_waits_for_the_judge_and_for_dead_letters(world: Deployment, reconciler: Reconciler) -> None:
-    lose_records(world, BOTH_CONSUMERS, world.spill)
+    lose_records(world, EVERY_CONSUMER, world.spill)
     run_until_days_are_judged(world)
     (missing,) = missing_amounts(reconciler).values()
     with pytest.raises(RepairNotReadyError, match="judged up to"):
@@ -262,7 +262,7 @@ def test_a_rebuild_waits_for_the_judge_and_for_dead_letters(world: Deployment, r
 def test_a_rebuild_adds_nothing_if_its_tally_is_repaired_or_drifts_before_its_write(
     world: Deployment, reconciler: Reconciler, interruption: str
 ) -> None:
-    lose_records(world, BOTH_CONSUMERS, lambda: world.spill(times=3))
+    lose_records(world, EVERY_CONSUMER, lambda: world.spill(times=3))
     run_until_days_are_judged(world)
     (missing,) = missing_amounts(reconciler).values()
 

@@ -19,7 +19,7 @@ from tests.invariants.stream_records import SHARD, play, record
 from tests.invariants.streaming import StreamWorld
 from tests.invariants.test_periods import SOON, USED, period_counter
 from tests.invariants.test_rebuild import (
-    BOTH_CONSUMERS,
+    EVERY_CONSUMER,
     ROLLUP,
     lose_records,
     missing_amounts,
@@ -135,7 +135,7 @@ def test_a_rebuild_adds_nothing_to_an_expired_tally(
     world.spill(expired_id, 1, SHORT)
     world.spill(kept_id, 1, SOON)
     world.deliver()
-    lose_records(world, BOTH_CONSUMERS, outage)
+    lose_records(world, EVERY_CONSUMER, outage)
     world.run(4)
     expire(world)
     run_until_days_are_judged(world)

@@ -31,8 +31,8 @@ from tests.invariants.processes import Crash, client_that_dies, interrupted_clie
 from tests.invariants.simulation import UNDISTURBED
 from tests.invariants.streaming import ConsumerWorld
 from tests.invariants.test_rebuild import (
-    BOTH_CONSUMERS,
     DAY_MINUTES,
+    EVERY_CONSUMER,
     ROLLUP,
     lose_records,
     missing_amounts,
@@ -149,7 +149,7 @@ def test_every_number_is_right_after_a_restore_under_traffic(
     world.run(7, traffic)
     lose_records(world, ROLLUP, traffic)  # the rollup lost records before the copies
     world.run(2, traffic)
-    world.stall(BOTH_CONSUMERS)  # so the copies have receipts that the rollup has not added
+    world.stall(EVERY_CONSUMER)  # so the copies have receipts that the rollup has not added
 
     def traffic_between_copies() -> None:
         traffic()
@@ -196,8 +196,8 @@ def test_a_restore_deletes_the_items_of_the_old_streams_and_keeps_the_history(wo
     ledger = all_items(copy, "ledger")
     kinds = {item["PK"]["S"].partition("#")[0] for item in ledger}
     assert kinds == {"JUDGE", "HISTORY", "DRIFT", "SEGMENT", "FINGERPRINT"}
-    [judge] = [item for item in ledger if item["PK"]["S"] == "JUDGE"]
-    assert judge == watermark.WATERMARK_KEY | {
+    [watermark_item] = [item for item in ledger if item["PK"]["S"] == "JUDGE"]
+    assert watermark_item == watermark.WATERMARK_KEY | {
         "format": {"N": str(FORMAT)},
         "restored_s": {"N": str(int(world.now_s))},
         "notes_began_s": notes_began_s,
@@ -250,7 +250,7 @@ def test_drift_that_the_restore_repairs_is_not_repaired_a_second_time(
         world.edit(amount, PLAYS, "v")
     world.run_until_confirmed()
     assert world.drifts() == {("plays", "v"): -abs(amount)}
-    world.stall(BOTH_CONSUMERS)
+    world.stall(EVERY_CONSUMER)
     world.spill(times=2)
     new_world = adopt()
     new_world.run_until_confirmed()
@@ -262,14 +262,14 @@ def test_a_loss_on_the_day_of_the_restore_is_found(world: Deployment, adopt: Ado
     """The restored tallies have the sums by day (`day#n`), so a rebuild can also check the day of the restore."""
     world.spill(times=3)
     world.run(1)
-    world.stall(BOTH_CONSUMERS)
+    world.stall(EVERY_CONSUMER)
     world.spill(times=2)
     new_world = adopt()
     new_world.run(1)
-    lose_records(new_world, BOTH_CONSUMERS, lambda: new_world.spill(times=4))
+    lose_records(new_world, EVERY_CONSUMER, lambda: new_world.spill(times=4))
     run_until_days_are_judged(new_world, 3)
     reconciler = new_world.reconciler()
-    assert {name: missing.difference for name, missing in missing_amounts(reconciler).items()} == {("plays", "v"): 4}
+    assert {tally: missing.difference for tally, missing in missing_amounts(reconciler).items()} == {("plays", "v"): 4}
     accepted = Accepted()
     days = rebuild.rebuild_window(new_world.store, watermark.read(new_world.store), new_world.now_s)
     list(rebuild.sum_receipts(new_world.store, counters.COUNTERS, days, accepted))
@@ -341,7 +341,7 @@ def test_a_repair_of_restored_tables_that_dies_at_any_write_is_finished_by_the_n
     world.edit(1, PLAYS, "unconfirmed")
     while len(world.drifts()) < 2:
         world.run(1)
-    world.stall(BOTH_CONSUMERS)
+    world.stall(EVERY_CONSUMER)
     world.spill_like("spilled")
     world.spill(times=2)
     world.spill(PAGE, 3, VISITS)
@@ -367,7 +367,7 @@ def test_a_repair_of_restored_tables_that_dies_at_any_write_is_finished_by_the_n
 
 def test_a_write_to_the_restored_tables_stops_their_repair(world: Deployment) -> None:
     """A rollup that still writes may later add the amount that seems to be missing."""
-    world.stall(BOTH_CONSUMERS)
+    world.stall(EVERY_CONSUMER)
     world.spill()
     copy = copy_tables(world)
 

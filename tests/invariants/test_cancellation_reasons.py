@@ -57,6 +57,8 @@ with_and_without_key = pytest.mark.parametrize("key", [None, "key-1"], ids=["no 
 def test_the_retry_decides_about_a_like_whose_condition_failed_beside_a_conflict(
     world: World, code: str, visible: str, places: tuple[int, int], key: str | None
 ) -> None:
+    """`places`: of the failed condition, and of the conflict. Without the conflict, the failed condition would mean
+    that the like is stored, or that no post is stored."""
     world.write_post()
     cancel_next(world, key, *places, code)
     assert world.like("ann", key=key) == (like_answer(visible), False)

@@ -1,6 +1,8 @@
 """The sweep releases each expired hold in time or reports it, and no hold that cannot be released delays another.
 
-If the sweep releases a hold, the state of the hold becomes EXPIRED. RELEASED is the state after a caller's release.
+If the sweep releases a hold, the state of the hold becomes EXPIRED. RELEASED is the state after a caller's release. If
+a limit or DynamoDB refuses the release, the sweep moves the hold from the due to the overdue holds, where it delays no
+other hold. Each later sweep tries to release the overdue holds.
 """
 
 from __future__ import annotations
@@ -74,12 +76,12 @@ def test_a_sweep_stops_at_its_time_limit_and_the_buckets_take_turns(
     slow = replace(counting.world.store, clock=now_s, spread=Spread(random=FIRST_SHARD))  # starts with bucket 0
     # Of each run: its time limit, the holds that a page may have, and the stock of both buckets after the run.
     runs = ((2, 1, (1, 1)), (2, 1, (1, 1)), (3, 1, (1, 2)), (5, 50, (3, 2)), (99, 2, (9, 2)))
-    for until_s, page_max, returned in runs:
+    for until_s, page_max, stocks in runs:
         monkeypatch.setattr(expired_holds, "PAGE_MAX", page_max)
         before_s = now_s()
         released = min(until_s, 9 + 2) - before_s
         assert counting.sweep_until(slow, until_s=until_s) == (released, 0, until_s == 99)
-        assert tuple(counting.stored(counters.STOCK, ids[bucket]) for bucket in (0, 15)) == returned
+        assert tuple(counting.stored(counters.STOCK, ids[bucket]) for bucket in (0, 15)) == stocks
         slow.spread.random = LAST_SHARD  # later runs start with bucket 15
 
 
@@ -113,8 +115,8 @@ def test_holds_that_cannot_be_released_do_not_delay_others_and_are_reported_unti
     put_stock_item(counting, {"S": "many"}, broken)
     clock.pass_s(61)
     counting.world.proxy.forget()
-    for returned in (1, 0):
-        assert counting.sweep_until() == (returned, 7, True)
+    for released in (1, 0):
+        assert counting.sweep_until() == (released, 7, True)
         assert last_not_released(capsys.readouterr().out) == 7
     sizes = [len(request["TransactItems"]) for request in counting.world.requests("TransactWriteItems")]
     # A release has 4 writes: the first sweep releases the hold of ITEM, and each sweep tries one of the seven holds.

@@ -306,6 +306,7 @@ def test_the_command_names_the_lines_of_children_without_a_parent(store: Store, 
     assert store.client.scan(TableName=store.settings.counts_table)["Count"] == 4  # the post, its text, two likes
 
 
+# Names that a CSV reader, a text reader or a spreadsheet could change.
 ODD_USERS = ["a\nb", "\n", "a\r\nb\r", "a\rb", 'say "x"\n,"y"\n', ",\n,", "x\0y", "\u2028z", "'=1+1", " a ", "\ufeffq"]
 MAY_3_S = 1_714_694_400  # 2024-05-03
 ACCEPTED_TIMES = {
@@ -432,7 +433,7 @@ def zip_archive(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("content", "kind"),
+    ("content", "message_end"),
     [
         ("id,value\na,1\n".encode("utf-16"), "UTF-16: save it as UTF-8"),
         ("id,value\na,1\n".encode("utf-16-le"), "UTF-16: save it as UTF-8"),
@@ -445,11 +446,11 @@ def zip_archive(content: bytes) -> bytes:
     ids=["utf-16", "utf-16-le", "utf-16-be", "gzip", "bzip2", "xz", "zip"],
 )
 def test_the_error_of_a_file_that_is_not_text_names_its_format(
-    run: Command, tmp_path: Path, content: bytes, kind: str
+    run: Command, tmp_path: Path, content: bytes, message_end: str
 ) -> None:
     path = tmp_path / "numbers.csv"
     path.write_bytes(content)
-    with pytest.raises(CommandError, match=re.escape(f"numbers.csv is not text, but {kind}")):
+    with pytest.raises(CommandError, match=re.escape(f"numbers.csv is not text, but {message_end}")):
         run("import", path, "--counter", "plays")
 
 

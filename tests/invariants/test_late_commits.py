@@ -45,7 +45,7 @@ def sweep_in_vain(budget: Budget) -> None:
     """Run a sweep that cannot release the hold, because a newer limit refuses the release."""
     number, declared = budget.world.tally(budget.counter, budget.tally_id()), budget.counter
     floor, ceiling = (None, number) if declared.ceiling is None else (number, None)
-    budget.counter = replace(declared, start=number, floor=floor, ceiling=ceiling)
+    budget.counter = replace(declared, start=number, floor=floor, ceiling=ceiling)  # limits must include the start
     assert budget.sweep()[:2] == (0, 1), "released, failed"
     budget.counter = declared
 
@@ -112,14 +112,15 @@ def test_the_receipt_of_a_hold_is_kept_as_long_as_the_hold_can_be_committed(budg
     """The receipt is kept for a day longer than the hold of seven days, however soon the hold is settled."""
     # A hold for each state. The test settles neither HELD nor EXPIRED, and commits EXPIRED at the last second.
     keys = {state: new_key() for state in (HELD, RELEASED, COMMITTED, EXPIRED)}
-    first = {state: budget.place(30, key, 7 * DAY_S) for state, key in keys.items()}
-    budget.release(first[RELEASED]["hold"])
-    budget.commit(first[COMMITTED]["hold"], 20)
+    placed = {state: budget.place(30, key, 7 * DAY_S) for state, key in keys.items()}
+    budget.release(placed[RELEASED]["hold"])
+    budget.commit(placed[COMMITTED]["hold"], 20)
     began_s, amount_left = time.time(), budget.left()
-    receipts = [receipt for receipt in budget.world.receipts() if "data" in receipt]  # not commits, not releases
+    # A receipt without `data` is of a commit or of a release.
+    hold_receipts = [receipt for receipt in budget.world.receipts() if "data" in receipt]
     records = budget.world.rows("HOLDS#SETTLED#")
-    assert (len(receipts), len(records)) == (4, 2)
-    for item in receipts + records:
+    assert (len(hold_receipts), len(records)) == (4, 2)
+    for item in hold_receipts + records:
         assert int(item["expiration"]["N"]) == began_s + 8 * DAY_S + CLOCK_DIFFERENCE_S_MAX
     for passed_s in (2 * DAY_S, 7 * DAY_S - 1):
         clock.pass_s(began_s + passed_s - clock.now_s)
@@ -127,12 +128,12 @@ def test_the_receipt_of_a_hold_is_kept_as_long_as_the_hold_can_be_committed(budg
         assert states == [HELD, RELEASED, COMMITTED, HELD]
     clock.pass_s(began_s + 8 * DAY_S - 1 - clock.now_s)
     replays = {state: budget.place(30, key, 7 * DAY_S) for state, key in keys.items()}
-    assert {body["hold"] for body in replays.values()} == {body["hold"] for body in first.values()}
-    today = f"{OWNER}#{first[HELD]['period']}" if budget.counter.period else OWNER
+    assert {body["hold"] for body in replays.values()} == {body["hold"] for body in placed.values()}
+    today = f"{OWNER}#{placed[HELD]['period']}" if budget.counter.period else OWNER
     assert budget.left(today) == amount_left
-    assert budget.commit(first[EXPIRED]["hold"], 30)["changed"] is True
+    assert budget.commit(placed[EXPIRED]["hold"], 30)["changed"] is True
     clock.pass_s(1)
-    error = refusal(partial(budget.commit, first[HELD]["hold"], 30))
+    error = refusal(partial(budget.commit, placed[HELD]["hold"], 30))
     assert error.detail == "The hold expired too long ago to be committed."
 
 
@@ -152,21 +153,21 @@ def test_a_hold_is_kept_as_long_as_its_receipt_though_the_receipt_days_change(
     """`receipt_days` changes while holds are open; None: a day. Nobody settles the holds EXPIRED and "late"."""
     budget = Budget(world, replace(STOCK, receipt_days=old_days))
     keys = {state: new_key() for state in (RELEASED, COMMITTED, EXPIRED, "late")}
-    first = {state: budget.place(30, key)["hold"] for state, key in keys.items()}
+    hold_ids = {state: budget.place(30, key)["hold"] for state, key in keys.items()}
     began_s = clock.now_s
     budget.counter = replace(STOCK, receipt_days=new_days)
-    budget.release(first[RELEASED])
-    budget.commit(first[COMMITTED], 20)
+    budget.release(hold_ids[RELEASED])
+    budget.commit(hold_ids[COMMITTED], 20)
     clock.pass_s(61)
     assert budget.sweep().released == 2
-    receipts = {int(receipt["expiration"]["N"]) for receipt in world.receipts() if "data" in receipt}
-    records = {int(record["expiration"]["N"]) for record in world.rows("HOLDS#SETTLED#")}
-    assert max(receipts) <= min(records), "no record of a hold expires before its receipt"
+    receipts_expire_s = {int(receipt["expiration"]["N"]) for receipt in world.receipts() if "data" in receipt}
+    records_expire_s = {int(record["expiration"]["N"]) for record in world.rows("HOLDS#SETTLED#")}
+    assert max(receipts_expire_s) <= min(records_expire_s), "no record of a hold expires before its receipt"
     clock.pass_s(began_s + 60 + old_days * DAY_S - 1 - clock.now_s)
     assert [budget.place(30, key)["state"] for key in keys.values()] == [RELEASED, COMMITTED, EXPIRED, EXPIRED]
-    assert budget.commit(first["late"], 30)["changed"] is True
+    assert budget.commit(hold_ids["late"], 30)["changed"] is True
     clock.pass_s(1)
-    error = refusal(partial(budget.commit, first[EXPIRED], 30))
+    error = refusal(partial(budget.commit, hold_ids[EXPIRED], 30))
     assert error.detail == "The hold expired too long ago to be committed."
 
 
@@ -313,8 +314,8 @@ def test_each_expired_hold_counts_once_in_a_race_of_late_commits_releases_voids_
         jobs += [(hold_id, COMMITTED, budget.commit, used + 1)] * (chance.random() < 0.3)
         jobs += [(hold_id, RELEASED, budget.release)] * (chance.random() < 0.3)
         jobs += [(hold_id, VOIDED, budget.void)] * (2 * (chance.random() < 0.4))
-    keys = {new_key(): chance.choice((5, 20, 60)) for _ in range(20)}
-    jobs += [(key, "used", lambda key: budget.use(keys[key], key, used=True).body) for key in keys] * 2
+    amounts_used = {new_key(): chance.choice((5, 20, 60)) for _ in range(20)}
+    jobs += [(key, "used", lambda key: budget.use(amounts_used[key], key, used=True).body) for key in amounts_used] * 2
     chance.shuffle(jobs)
     with ThreadPoolExecutor(6) as pool:
         sweep_job = pool.submit(retry_until_final, budget.sweep)
@@ -337,7 +338,7 @@ def test_each_expired_hold_counts_once_in_a_race_of_late_commits_releases_voids_
         assert len(amounts) <= 1
         assert not {RELEASED, COMMITTED} <= states
         spent += int(record["used"]["N"]) if state == COMMITTED else 0
-    used = {key: body for key, name, body in answers if name == "used" and isinstance(body, dict)}
-    spent += sum(keys[key] for key in used)
+    counted_keys = {key for key, name, body in answers if name == "used" and isinstance(body, dict)}
+    spent += sum(amounts_used[key] for key in counted_keys)
     assert (budget.left(), budget.held(), budget.equals_receipts()) == (1_000 - spent, 0, True)
     assert budget.left() >= -500

@@ -56,7 +56,7 @@ FAULT_CHANCES = {faults.LOSE_RESPONSE: 0.05, faults.FAIL_AFTER: 0.05, faults.CON
 
 
 @pytest.fixture(autouse=True)
-def declared(monkeypatch: pytest.MonkeyPatch) -> None:
+def _declare_counters(monkeypatch: pytest.MonkeyPatch) -> None:
     for counter in (QUOTA, SEATS, CREDIT):
         monkeypatch.setitem(counters.COUNTERS, counter.name, counter)
 
@@ -456,7 +456,7 @@ def test_a_commit_is_judged_by_the_last_override_that_was_copied_into_its_period
     period gets no copy of an override that is put more than CLOCK_DIFFERENCE_S_MAX after the end of the period.
     `left` is the limit less the amounts that are held or committed in the period."""
     store = counting.world.store
-    debtor = replace(QUOTA, debt=3)
+    with_debt = replace(QUOTA, debt=3)
     (other_process,) = new_processes(counting.world, 1)
 
     def place_hold(amount: int) -> str:
@@ -484,8 +484,8 @@ def test_a_commit_is_judged_by_the_last_override_that_was_copied_into_its_period
     clock.pass_s(CLOCK_DIFFERENCE_S_MAX + 60)
     put_override(other_process, QUOTA, 200)
     assert refusal(partial(commit, hold_of_5, 6)).members == {"left": 60 - (20 + 35 + 5), "limit": 60}
-    assert refusal(partial(commit, hold_of_5, 9, debtor)).members == {"left": debtor.debt, "limit": 60}
-    assert commit(hold_of_5, 8, debtor)["amount"] == 8
+    assert refusal(partial(commit, hold_of_5, 9, with_debt)).members == {"left": with_debt.debt, "limit": 60}
+    assert commit(hold_of_5, 8, with_debt)["amount"] == 8
     assert counting.world.tally(QUOTA, tally) == 20 + 35 + 8
     place_hold(200)  # the present period has the newest override
 

@@ -217,7 +217,7 @@ def test_no_hold_is_released_if_its_release_would_move_the_number_towards_the_re
     clock.pass_s(61)
     for room in (60, 0):
         floor, ceiling = (None, number + room) if declared.ceiling is None else (number - room, None)
-        budget.counter = replace(declared, start=number, floor=floor, ceiling=ceiling)  # a limit includes the start
+        budget.counter = replace(declared, start=number, floor=floor, ceiling=ceiling)  # limits must include the start
         assert refusal(partial(budget.use, room + 1)).members["left"] == room
         assert budget.held() == 80, "a release would take room"
     assert refusal(partial(budget.commit, open_hold, 29)).members == {"left": 0}

@@ -254,7 +254,9 @@ def test_set_many_sets_up_to_99_numbers_in_one_transaction_and_each_number_once(
 
 
 def test_set_many_sets_nothing_after_the_scan_has_closed_or_if_an_earlier_scan_counted_the_items(team: Team) -> None:
-    """If the items are counted, another process may note drift. `set_many` checks no drift row, so it sets nothing."""
+    """If the items are counted, another process may note drift. `set_many` checks no drift row, so it sets nothing.
+    `items_digest`: of a declaration. A scan stores in `counted_by` the digest by which it has counted all items, and
+    the numbers are valid for this declaration alone."""
     recount = recount_of_250_customers(team)
     differences = list(recount.all_differences())
     assert scan_state.close(team.store, recount.scan, COUNTERS["all"].items_digest)

@@ -135,7 +135,7 @@ def test_a_commit_and_a_call_of_post_changes_have_one_receipt_for_one_key(shop: 
     shop.commit("o-1")
     [receipt] = receipts.find_many(shop.world.call("shop"), "change", [(RECEIPT_TARGET, "o-1")])
     body = {"counted": True, "changes": 3, "tallies": 3, "visible": "now", "answer": {"order": "o-1"}}
-    assert receipt == (body, False)
+    assert receipt == (body, False), "False: not voided"
 
 
 def test_a_replay_gets_the_first_answer_as_json(shop: Shop) -> None:

@@ -50,7 +50,7 @@ RESENT_S = 1800  # a visit whose response was lost is sent once more within this
 
 
 @pytest.fixture(autouse=True)
-def declared(monkeypatch: pytest.MonkeyPatch) -> None:
+def _declare_counters(monkeypatch: pytest.MonkeyPatch) -> None:
     for counter in (SEATS, DAILY):
         monkeypatch.setitem(counters.COUNTERS, counter.name, counter)
 

@@ -20,7 +20,7 @@ from tally.cdk.options import CLIENT_RATE_WINDOW_S, EDGE_REGION, Options
 from tally.cdk.quotas import check_quotas
 
 CACHE_TTL_MAX = Duration.days(1)  # no Cache-Control of the API says more: a counter's `max_age_s` is at most a day
-# Without a setting, CloudFront keeps these errors for 10 s, whatever the API's Cache-Control says.
+# The stack sets 0 s for these errors. Otherwise CloudFront keeps them for 10 s, whatever the API's Cache-Control says.
 CACHED_ERRORS = (400, 403, 404, 405, 414, 416, 500, 501, 502, 503, 504)
 # The same texts as API Gateway's, which itself refuses bodies over 10 MB.
 CLIENT_RATE_BODY, BODY_SIZE_BODY = '{"message":"Too Many Requests"}', '{"message":"Request Entity Too Large"}'
@@ -31,7 +31,7 @@ BODY_BYTES_MAX = Operation.body_bytes_max
 class Edge(Stack):
     """CloudFront and AWS WAF in front of the API of one stage. CloudFront and AWS WAF must be in us-east-1.
 
-    The stack refers to nothing in Tally's stack. CloudFront finds the API by its domain name, the option `originName`.
+    Tally's stack may be in another region, so this stack knows the API only by its domain name, `originName`.
     """
 
     def __init__(self, scope: Construct, id: str, *, routes: Sequence[Route], options: Options) -> None:
@@ -114,8 +114,8 @@ def _path_patterns(routes: Iterable[Route]) -> list[str]:
 def _origin_cache_policy(scope: Construct) -> cloudfront.CachePolicy:
     """Returns the policy that keeps an answer as long as its Cache-Control says, and no answer without Cache-Control.
 
-    The cache key has all that an answer depends on: path, query, encoding, token, a browser's secret, and the page's
-    origin, which API Gateway answers with CORS headers. So no caller gets the answer to another caller.
+    The cache key has all that an answer depends on, so no caller gets the answer to another caller: path, query,
+    encoding, token, the secret by which Tally knows a browser, and the page's origin (for the CORS headers).
     """
     return cloudfront.CachePolicy(
         scope,
@@ -134,14 +134,14 @@ def _origin_cache_policy(scope: Construct) -> cloudfront.CachePolicy:
 def _forwarding_behavior(
     origin: cloudfront.IOrigin, cache_policy: cloudfront.ICachePolicy
 ) -> cloudfront.BehaviorOptions:
-    """Returns a behavior that forwards everything, User-Agent and token included, except the Host header."""
+    """Returns a behavior that forwards the whole request, except its Host header, which would not name the API."""
     return cloudfront.BehaviorOptions(
         origin=origin,
         cache_policy=cache_policy,
         origin_request_policy=cloudfront.OriginRequestPolicy.ALL_VIEWER_EXCEPT_HOST_HEADER,
         allowed_methods=cloudfront.AllowedMethods.ALLOW_ALL,
         viewer_protocol_policy=cloudfront.ViewerProtocolPolicy.HTTPS_ONLY,  # a redirect would lose the body
-        compress=False,  # the API compresses; CloudFront would also weaken the ETags of numbers
+        compress=False,  # the API compresses; CloudFront would also make a number's ETag weak
     )
 
 
@@ -160,12 +160,12 @@ def _web_acl(scope: Construct, routes: Sequence[Route], requests_max: int) -> wa
     If an address sends more than `requests_max` in five minutes, it gets 429 until it sends fewer. If a body is longer
     than its operation takes, the caller gets 413: API Gateway would bill each 512 KB of the body as a request.
     """
-    rate = waf.CfnWebACL.StatementProperty(
+    too_often = waf.CfnWebACL.StatementProperty(
         rate_based_statement=waf.CfnWebACL.RateBasedStatementProperty(
             aggregate_key_type="IP", limit=requests_max, evaluation_window_sec=CLIENT_RATE_WINDOW_S
         )
     )
-    bodies = {CLIENT_RATE: CLIENT_RATE_BODY, BODY_SIZE: BODY_SIZE_BODY}
+    answers = {CLIENT_RATE: CLIENT_RATE_BODY, BODY_SIZE: BODY_SIZE_BODY}
     return waf.CfnWebACL(
         scope,
         "WebAcl",
@@ -174,11 +174,11 @@ def _web_acl(scope: Construct, routes: Sequence[Route], requests_max: int) -> wa
         default_action=waf.CfnWebACL.DefaultActionProperty(allow={}),
         visibility_config=_visibility_config(Stack.of(scope).stack_name),
         custom_response_bodies={
-            name: waf.CfnWebACL.CustomResponseBodyProperty(content_type="APPLICATION_JSON", content=body)
-            for name, body in bodies.items()
+            rule: waf.CfnWebACL.CustomResponseBodyProperty(content_type="APPLICATION_JSON", content=answer)
+            for rule, answer in answers.items()
         },
         rules=[
-            _rule(CLIENT_RATE, 0, rate, HTTPStatus.TOO_MANY_REQUESTS, {"Retry-After": str(CLIENT_RATE_WINDOW_S)}),
+            _rule(CLIENT_RATE, 0, too_often, HTTPStatus.TOO_MANY_REQUESTS, {"Retry-After": str(CLIENT_RATE_WINDOW_S)}),
             _rule(BODY_SIZE, 1, _body_size_statement(routes), HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {}),
         ],
     )
@@ -187,7 +187,7 @@ def _web_acl(scope: Construct, routes: Sequence[Route], requests_max: int) -> wa
 def _rule(
     name: str, priority: int, statement: waf.CfnWebACL.StatementProperty, status: HTTPStatus, headers: dict[str, str]
 ) -> waf.CfnWebACL.RuleProperty:
-    """Returns a rule: requests that match `statement` get this status, and the custom body of the rule's name."""
+    """Returns a rule: a request that matches `statement` gets this status, and the answer of the rule in `_web_acl`."""
     response = waf.CfnWebACL.CustomResponseProperty(
         response_code=status.value,
         custom_response_body_key=name,

@@ -34,21 +34,21 @@ class Alarm:
     """How soon a person has to act: AT_ONCE, WITHIN_HOURS (before the oldest unread stream record expires) or TODAY."""
     threshold: float  # in the unit of the metric
     periods: int
-    """The alarm goes off after so many periods in a row beyond the threshold. The metric has the length of a period."""
+    """The alarm goes off after so many periods in a row beyond the threshold. The metric says how long a period is."""
     missing_data: cloudwatch.TreatMissingData = _Missing.NOT_BREACHING
     """What missing data means. NOT_BREACHING: nothing happened, so nothing is wrong."""
     compare: cloudwatch.ComparisonOperator = ABOVE
 
-    def name_and_text(self, names: Names, of: str | None = None) -> tuple[str, str]:
-        """Returns the name and the text of an alarm. `of`: its subject, such as a consumer, if the kind has several."""
-        name, text = (f"{self.name}-{of}", f"{self.description} ({of})") if of else (self.name, self.description)
-        return name, f"{text}. {names.help_line(f'runbook.md#{self.name}')}"
+    def name_and_text(self, names: Names, subject: str = "") -> tuple[str, str]:
+        """Returns the name and the text of an alarm. `subject`: a consumer, table or function, if each has an alarm."""
+        suffix, addition = (f"-{subject}", f" ({subject})") if subject else ("", "")
+        return self.name + suffix, f"{self.description}{addition}. {names.help_line(f'runbook.md#{self.name}')}"
 
 
 # Missing data. IGNORE: the alarm keeps its state, because silence of the sweep or of a consumer does not mean that all
-# is well. The alarms `sweep` and `iterator-age` report such silence, and have MISSING. Without data, these two turn to
-# INSUFFICIENT_DATA, which notifies the topic. A new stack begins in this state without a notification; BREACHING would
-# notify. `drift` is a query with a line for each counter. AWS sets a line without data to OK, whatever the alarm says.
+# is well. The alarms `sweep` and `iterator-age` report such silence. They have MISSING: without data, they turn to
+# INSUFFICIENT_DATA, which notifies the topic. A new stack begins in this state, and so notifies nobody; with BREACHING
+# it would. `drift` is a query with a line for each counter. AWS sets a line without data to OK, even with IGNORE.
 DRIFT = Alarm(
     "drift", "Stored numbers have differed from accepted changes for 5 checked minutes", TODAY, 0, 1, _Missing.IGNORE
 )
@@ -130,10 +130,10 @@ ALARMS = tuple(value for value in list(vars().values()) if isinstance(value, Ala
 
 
 def metric_with_alarm(
-    names: Names, metric: cloudwatch.Metric | cloudwatch.MathExpression, alarm: Alarm, *, of: str | None = None
+    names: Names, metric: cloudwatch.Metric | cloudwatch.MathExpression, alarm: Alarm, *, subject: str = ""
 ) -> CustomMetricWithAlarm:
     """Returns the metric with its alarm, for a widget."""
-    name, description = alarm.name_and_text(names, of)
+    name, description = alarm.name_and_text(names, subject)
     threshold = CustomThreshold(
         threshold=alarm.threshold,
         comparison_operator=alarm.compare,
@@ -143,7 +143,7 @@ def metric_with_alarm(
         alarm_name_override=names.alarm(name),
         alarm_description_override=description,
         override_annotation_label=f"alarm: {alarm.name}",
-        override_annotation_visibility=of is None,  # the labels of several alarms would overlap
+        override_annotation_visibility=not subject,  # the labels of several alarms would overlap
     )
     return CustomMetricWithAlarm(metric=metric, alarm_friendly_name=name, add_alarm={"Alarm": threshold})
 
@@ -156,10 +156,10 @@ def create_alarm(
     metric: cloudwatch.Metric | cloudwatch.MathExpression,
     alarm: Alarm,
     topic: sns.ITopic,
-    of: str | None = None,
+    subject: str = "",
 ) -> cloudwatch.Alarm:
     """Creates an alarm that is on no dashboard."""
-    name, description = alarm.name_and_text(names, of)
+    name, description = alarm.name_and_text(names, subject)
     resource = cloudwatch.Alarm(
         scope,
         id,
@@ -186,8 +186,8 @@ def count_subscribers_statement(topic: sns.Topic) -> iam.PolicyStatement:
 class AlarmTopic(Construct):
     """The topic that every alarm notifies when it goes off and when it is over.
 
-    KMS does not encrypt the topic: alarms cannot publish to a topic with AWS's own key, and a customer key has a price.
-    A message has an alarm's name and a number, and travels over TLS only.
+    KMS does not encrypt the topic, because alarms cannot publish to a topic with AWS's own key, and a customer key has
+    a price. A message has an alarm's name and a number, and travels over TLS only.
     """
 
     topic: sns.Topic
@@ -195,7 +195,7 @@ class AlarmTopic(Construct):
     def __init__(self, scope: Construct, id: str, *, names: Names, email: str | None) -> None:
         super().__init__(scope, id)
         self.topic = sns.Topic(self, "Topic", display_name="Tally", enforce_ssl=True)
-        # The policy that enforces TLS replaces SNS's default policy, by which alarms of the account may publish.
+        # The policy that enforces TLS replaces SNS's default policy, which lets the account's alarms publish.
         self.topic.add_to_resource_policy(
             iam.PolicyStatement(
                 sid="AlarmsOfThisAccount",

@@ -27,13 +27,13 @@ ACCESS_LOG_RETENTION = logs.RetentionDays.ONE_MONTH
 
 
 class Api(Construct):
-    """The HTTP API of all operations, with its stage and authorizer. `users`: None with the option `issuer`."""
+    """The HTTP API of all operations, with its stage and authorizer."""
 
     api: http.HttpApi
     domain: http.DomainName | None
     throttled_requests: logs.MetricFilter
     """Counts the requests that a throttle refused, from the access log. AWS's own metric counts every 4xx."""
-    users: Users | None = None
+    users: Users | None = None  # None with the option `issuer`
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Api(Construct):
                 max_age=Duration.seconds(CORS_MAX_AGE_S),
             ),
         )
-        authorizer = self._authorizer()
+        authorizer = self._make_authorizer()
         targets = {
             # One permission for all routes of a function. A permission for each route would add 60 resources.
             module: integrations.HttpLambdaIntegration(camel(module), alias, scope_permission_to_route=False)
@@ -74,9 +74,9 @@ class Api(Construct):
         http_routes = [
             http_route
             for route in self._deployed_routes
-            for http_route in self._routes(route, targets[module_by_key[route.key]], authorizer)
+            for http_route in self._add_route(route, targets[module_by_key[route.key]], authorizer)
         ]
-        self.stage = self._stage(http_routes)
+        self.stage = self._add_stage(http_routes)
         self.domain = create_custom_domain(self, options, self.api, self.stage) if options.domain_name else None
 
     @property
@@ -98,11 +98,11 @@ class Api(Construct):
         return {"kind": "pkce", "domain": self.users.domain_url, "client_id": client, "redirect": self.console_url}
 
     def busiest_per_s(self, *, only_writes: bool = False) -> int:
-        """Returns the highest throttle of a route, in requests a second. `only_writes`: 0 if no route writes."""
+        """Returns the highest throttle of a route, in requests a second. `only_writes`: only of writes; 0: none."""
         routes = [route for route in self._deployed_routes if route.operation.writes or not only_writes]
         return max((route.throttle.scaled_by(self._options.throttle).rate_per_s for route in routes), default=0)
 
-    def _authorizer(self) -> http.IHttpRouteAuthorizer:
+    def _make_authorizer(self) -> http.IHttpRouteAuthorizer:
         if self._options.issuer:
             return authorizers.HttpJwtAuthorizer("Jwt", self._options.issuer, jwt_audience=list(self._options.audience))
         self.users = Users(self, "Users", names=self._names, options=self._options, console_url=self.console_url)
@@ -115,7 +115,7 @@ class Api(Construct):
             ],
         )
 
-    def _routes(
+    def _add_route(
         self, route: Route, integration: integrations.HttpLambdaIntegration, authorizer: http.IHttpRouteAuthorizer
     ) -> list[http.HttpRoute]:
         http_routes = self.api.add_routes(
@@ -134,7 +134,7 @@ class Api(Construct):
             )
         return http_routes
 
-    def _stage(self, routes: list[http.HttpRoute]) -> http.HttpStage:
+    def _add_stage(self, routes: list[http.HttpRoute]) -> http.HttpStage:
         log_group = logs.LogGroup(
             self,
             "AccessLogs",
@@ -165,12 +165,12 @@ class Api(Construct):
         resource.access_log_settings = http.CfnStage.AccessLogSettingsProperty(
             destination_arn=log_group.log_group_arn, format=json.dumps(ACCESS_LOG_FIELDS)
         )
-        # CDK's construct has no throttle for a route. These keys are CloudFormation's, and only a test checks them.
+        # CDK's construct has no throttle for a route, and checks none of these keys, which are CloudFormation's.
         resource.route_settings = {
             key: {"ThrottlingRateLimit": throttle.rate_per_s, "ThrottlingBurstLimit": throttle.burst}
             for route in self._deployed_routes
             for key in route.keys
             for throttle in [route.throttle.scaled_by(self._options.throttle)]
         }
-        stage.node.add_dependency(*routes)  # a stage may only name routes that exist
+        stage.node.add_dependency(*routes)  # otherwise AWS rejects the throttle of a route that does not exist yet
         return stage

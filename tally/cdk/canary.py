@@ -50,7 +50,7 @@ class Canary(Construct):
         )
         for module, alias in aliases.items():
             metric, id_ = new_code_failures(failed[module], alias), f"{camel(module)}Failing"
-            failing = create_alarm(self, id_, names=names, metric=metric, alarm=NEW_CODE, topic=topic, of=module)
+            failing = create_alarm(self, id_, names=names, metric=metric, alarm=NEW_CODE, topic=topic, subject=module)
             codedeploy.LambdaDeploymentGroup(
                 self,
                 camel(module),

@@ -48,8 +48,8 @@ class Tally(Construct):
         tally = Tally(self, "Tally", counters="counters.py", page_hosts=["example.com"])
         tally.grant_count(checkout)
 
-    Names and logical ids follow the construct's path in the stack. CDK leaves the id `Default` out of a path, so a
-    construct with this id has the names of a stage's stack. Each Tally has about 240 of the 500 resources of a stack.
+    Names and logical ids follow the construct's path in the stack. CDK leaves the id `Default` out of a path, so with
+    this id all names begin with the stack's name alone. Each Tally has about 240 of the 500 resources of a stack.
     """
 
     tables: Tables
@@ -75,7 +75,7 @@ class Tally(Construct):
         """`counters`: the path of `counters.py`, relative to the folder where `cdk` runs.
 
         `keep_data`: whether tables and users outlive the stack and are protected from deletion. If False, options have
-        the defaults of the stage dev. `tables`: your tables whose items counters count, by their names in
+        the defaults of the stage dev. `tables`: your tables with items that Tally counts, by their names in
         `counters.py`. `given`: options by the names of their fields (tally/cdk/options.py). Only the stack of a stage
         passes `options`, which app.py reads from the context, and `bundle`, whose cache folder app.py chooses.
 
@@ -119,7 +119,7 @@ class Tally(Construct):
     def grant_count(self, function: lambda_.Function, *, variable: str = "TALLY_FUNCTIONS") -> None:
         """Let a function count with `tally.client`, whose `from_environment` reads the variable.
 
-        A second call adds nothing. Raises OptionsError if another Tally has set the variable.
+        A second call with the same variable adds nothing. Raises OptionsError if another Tally has set the variable.
         """
         if not self._claim_variable(function, variable):
             return
@@ -157,14 +157,14 @@ class Tally(Construct):
 
     def _claim_variable(self, function: lambda_.Function, variable: str) -> bool:
         """Returns whether the variable of the function is new. Raises OptionsError if another Tally has set it."""
-        marker, path = f"Tally:{variable}", function.node.path
+        child_id, path = f"Tally:{variable}", function.node.path
         if (path, variable) in self._claimed_variables:
             return False
-        if function.node.try_find_child(marker):
+        if function.node.try_find_child(child_id):
             instead = "give variable=… here, and the same to from_environment(variable=…)"
             raise OptionsError(f"{path} already counts with another Tally by {variable}: {instead}")
         self._claimed_variables.add((path, variable))
-        Construct(function, marker)  # an empty child, which shows another Tally that the variable is taken
+        Construct(function, child_id)  # an empty child, which shows another Tally that the variable is taken
         return True
 
     def _build(self, bundle: Bundle) -> None:
@@ -206,7 +206,7 @@ class Tally(Construct):
         self._add_operations(Parts(tables, functions, api, failed_events), dead_letters)
 
     def _add_operations(self, parts: Parts, dead_letters: DeadLetters) -> None:
-        """Adds what operators use: alarms and dashboard, canary, copies of the tables, and their policy."""
+        """Adds what operators use: alarms and dashboard, canary, copies of the tables, and a policy for operators."""
         names, declarations, options = self._names, self._declarations, self._options
         monitoring = Monitoring(
             self, "Monitoring", names=names, declarations=declarations, parts=parts, options=options
@@ -237,10 +237,10 @@ class Tally(Construct):
         self._output("DashboardName", monitoring.dashboard_name, "The dashboard, in CloudWatch")
 
     def _configure_console(self, api: Api) -> None:
-        """Gives the functions the console's settings, after the API was made, because some settings name the API."""
+        """Gives the functions the console's settings. Call it after the API is made, because the settings name it."""
         stack, stage = Stack.of(self), self._options.stage
-        place = {"stage": stage, "stack": self._names.stack, "region": Aws.REGION, "docs": self._options.docs_url}
-        config = stack.to_json_string({**place, "sign_in": api.sign_in, "try_it": False})
+        facts = {"stage": stage, "stack": self._names.stack, "region": Aws.REGION, "docs": self._options.docs_url}
+        config = stack.to_json_string({**facts, "sign_in": api.sign_in, "try_it": False})
         client = api.users.console_client.user_pool_client_id if api.users else ""  # "": no user pool
         for module, routes in self._declarations.routes_by_function.items():
             self._functions.add_variables(module, console_variables(module, routes, config, client))
@@ -271,8 +271,8 @@ class Tally(Construct):
             self._output("UserPoolClientId", users.client.user_pool_client_id, "The audience of the tokens of users")
             self._output("MachineClientId", users.machine_client.user_pool_client_id, "The client of programs")
             self._output("TokenUrl", tokens, "Where programs get tokens: grant_type=client_credentials")
-        for table, made in self.tables.by_name.items():
-            self._output(f"{table.value.capitalize()}TableName", made.table_name, f"The {table.value} table")
+        for table, resource in self.tables.by_name.items():
+            self._output(f"{table.value.capitalize()}TableName", resource.table_name, f"The {table.value} table")
         for module, alias in self.functions.items():
             self._output(f"{camel(module)}FunctionArn", alias.function_arn, f"Invoke this for {module}")
         arns = [alias.function_arn for alias in self.functions.values()]

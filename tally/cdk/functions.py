@@ -32,8 +32,8 @@ from .team_tables import TeamTables
 # 1,769 MB is a whole CPU. If a million tallies change in a minute, the judge takes seconds and up to 500 MB. In dev,
 # fewer tallies change, and the sweep mostly waits.
 SCHEDULED_MEMORY_MB, SCHEDULED_MEMORY_DEV_MB = 1769, 512
-SCHEDULED_AGE_MAX = Duration.seconds(60)  # Lambda drops an older event, because the next run is due; AWS's lower bound
-# A function that uses tables and has a route of this throttle is busy: it starts from a snapshot, and gets a canary.
+SCHEDULED_AGE_MAX = Duration.seconds(60)  # AWS's minimum. Lambda drops an older event, because the next run is due
+# A function is busy if it uses tables, and a route has at least this throttle: it gets a snapshot and a canary.
 BUSY_PER_S = 500
 LOG_RETENTION = logs.RetentionDays.ONE_MONTH
 ALIAS = "live"
@@ -47,8 +47,7 @@ class Functions(Construct):
     """The functions that serve operations, also to strangers."""
     consumers: dict[str, lambda_.Alias]
     writers: list[lambda_.Alias]
-    """The functions whose writes the consumers read: functions of operations that write, and the sweep, which releases
-    holds."""
+    """The functions whose writes the consumers read: of operations that write, and the sweep, which releases holds."""
     background: dict[str, lambda_.Alias]
     """The functions whose failure no caller sees: the consumers and the scheduled functions."""
     busy: dict[str, lambda_.Alias]
@@ -156,7 +155,7 @@ class Functions(Construct):
             timeout_s=SCHEDULED_TIMEOUT_S,
             memory_mb=SCHEDULED_MEMORY_MB if self._options.keeps_data else SCHEDULED_MEMORY_DEV_MB,
             environment=deployment.schedule_variables(schedule, self.surroundings),
-            reserved=1 if self._options.reserved_concurrency else None,  # enough: a run ends before the next begins
+            reserved=1 if self._options.reserved_concurrency else None,  # a run ends before the next run begins
         )
         if schedule.inspected_streams:  # the sweep, which also writes heartbeats and spot-checks the team's items
             assert isinstance(alias.role, iam.Role)
@@ -166,7 +165,7 @@ class Functions(Construct):
             for statement in self._team_tables.scan_statements if self._options.spot_check_units else ():
                 alias.role.add_to_policy(statement)
         self._grant_send_events(schedule, alias)
-        # EventBridge invokes it asynchronously. Lambda neither retries nor keeps the event: the next run does the work.
+        # EventBridge invokes the function asynchronously. Lambda retries no failed run: the next run does the work.
         alias.configure_async_invoke(retry_attempts=0, max_event_age=SCHEDULED_AGE_MAX)
         events.Rule(
             alias,
@@ -253,7 +252,7 @@ class FunctionRole(iam.Role):
 
 
 def policy_statements(tables: Tables, needs: Iterable[Need]) -> list[iam.PolicyStatement]:
-    """Returns statements that allow `needs`. Actions on the same table and prefixes of partition keys share one."""
+    """Returns statements that allow `needs`: one for all actions on the same table and prefixes of partition keys."""
     prefixes: dict[tuple[Table, str], set[str]] = {}
     for need in needs:
         prefixes.setdefault((need.table, need.action), set()).add(need.prefix)
@@ -272,7 +271,7 @@ def policy_statements(tables: Tables, needs: Iterable[Need]) -> list[iam.PolicyS
 
 
 def _acknowledge(role: iam.Role, function: lambda_.Function) -> None:
-    """Answers the objections of cdk-nag and CDK to the role and to the function."""
+    """Acknowledges what cdk-nag and CDK object to: permissions on `*`, and a snapshot of a function."""
     Validations.of(role).acknowledge(
         Acknowledgment(
             id="AwsSolutions-IAM5[Resource::*]",

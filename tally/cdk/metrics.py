@@ -31,9 +31,9 @@ class TallyMetrics:
         """Returns the metric of this name of the whole stack."""
         return self._metric(name, {}, statistic, MINUTE, name)
 
-    def by_counter(self, name: str, *, of: Collection[str], statistic: str = "Sum") -> dict[str, cloudwatch.Metric]:
+    def by_counter(self, name: str, counters: Collection[str], statistic: str = "Sum") -> dict[str, cloudwatch.Metric]:
         """Returns the metric of each of these counters. A counter without changes has no data and costs nothing."""
-        return {counter: self._metric(name, {observe.COUNTER: counter}, statistic, MINUTE, counter) for counter in of}
+        return {each: self._metric(name, {observe.COUNTER: each}, statistic, MINUTE, each) for each in counters}
 
     def each_counter(self, name: str) -> cloudwatch.MathExpression:
         """Returns a query with a line for each counter, for one alarm whose mails name the counter. An alarm takes at
@@ -51,7 +51,7 @@ class TallyMetrics:
         return {each: self._metric(name, {observe.CONSUMER: each}, statistic, period, each) for each in consumers}
 
     def by_version(self, name: str, version: str) -> cloudwatch.Metric:
-        """Returns the metric of one version of one function's code. `version`: as `1f2e3d4c5b6a.reads`."""
+        """Returns the metric of a version of a function: the code's digest and the module, as `1f2e3d4c5b6a.reads`."""
         return self._metric(name, {observe.VERSION: version}, "Sum", MINUTE, version)
 
     def _metric(
@@ -89,25 +89,25 @@ def aws_metric(
 
 
 def new_code_failures(failed: cloudwatch.Metric, alias: lambda_.Alias) -> cloudwatch.MathExpression:
-    """Returns the calls of a function's newest version that failed by its fault; 0 if at most a tenth failed.
+    """Returns how many calls of a function's newest version failed by Tally's fault; 0 if at most a tenth failed,
+    because while DynamoDB is busy, any code has a few failures a minute.
 
-    A tenth, because while the store is busy, any code has a few failures a minute. `failed`: the number of answers that
-    are failures. Lambda's `Errors` are calls without an answer, as of code that does not load. FILL: no data means 0.
-    """
+    `failed`: the answers that are failures. Lambda's `Errors` are calls without an answer, as of code that does not
+    load. FILL: no data means 0."""
     function = alias.lambda_.function_name
     dimensions = {
         "FunctionName": function,
         "Resource": f"{function}:{alias.alias_name}",
         "ExecutedVersion": alias.version.version,
     }
-    lambdas = {
+    lambda_metrics = {
         label: metric("AWS/Lambda", name, dimensions, "Sum", period=MINUTE, label=label)
         for label, name in (("errors", "Errors"), ("calls", "Invocations"))
     }
     all_failed = "FILL(failed, 0) + FILL(errors, 0)"
     return cloudwatch.MathExpression(
         expression=f"IF(10 * ({all_failed}) > FILL(calls, 0), {all_failed}, 0)",
-        using_metrics={"failed": failed, **lambdas},
+        using_metrics={"failed": failed, **lambda_metrics},
         period=MINUTE,
         label="failed",
     )
@@ -119,7 +119,7 @@ def failed_percentage(api: http.HttpApi) -> cloudwatch.MathExpression:
 
 
 def write_units(tables: Mapping[str, dynamodb.Table]) -> cloudwatch.MathExpression:
-    """Returns the write units of all tables, in five minutes. A table may be silent: salts get one write a day."""
+    """Returns the write units of all tables, in five minutes. `FILL`: most of the time `salts` has no writes."""
     units = {name: (table, "ConsumedWriteCapacityUnits") for name, table in tables.items()}
     return _expression(" + ".join(f"FILL({name}, 0)" for name in tables), "all tables", **units)
 
@@ -143,8 +143,8 @@ def successful_runs(alias: lambda_.Alias) -> cloudwatch.MathExpression:
 def _expression(expression: str, label: str, **metrics: tuple[Resource, str]) -> cloudwatch.MathExpression:
     """Returns an expression over AWS's metrics, in five minutes.
 
-    CloudWatch computes an expression only where each metric has data, so `FILL` replaces missing data. If a metric has
-    no `FILL`, its silence means that there is nothing to judge.
+    CloudWatch computes an expression only where each metric has data, so `FILL` replaces missing data. If a metric
+    without `FILL` has no data, the expression has no value, and the alarm's `missing_data` decides.
     """
     using = {
         name: aws_metric(resource, metric, period=FIVE_MINUTES, label=name)

@@ -17,7 +17,7 @@ from cdk_monitoring_constructs import (
     MonitoringFacade,
     SnsAlarmActionStrategy,
 )
-from cdk_monitoring_constructs import Monitoring as Monitored
+from cdk_monitoring_constructs import Monitoring as Section
 from constructs import Construct
 
 from tally import observe
@@ -86,7 +86,7 @@ class Monitoring(Construct):
         self._add_caller_section()
         self._add_stream_sections()
         self._add_machinery_sections()
-        sections = self._facade.created_monitorings()  # before further sections, which the dashboard does not show
+        sections = self._facade.created_monitorings()  # the sections that the dashboard shows
         self._add_alarms_without_widgets()
         self._add_dashboard(sections)
 
@@ -98,7 +98,7 @@ class Monitoring(Construct):
             metric_groups=[CustomMetricGroup(title=title, metrics=list(shown)) for title, shown in widgets.items()],
         )
 
-    def _add_dashboard(self, sections: Sequence[Monitored]) -> None:
+    def _add_dashboard(self, sections: Sequence[Section]) -> None:
         """Adds the dashboard: the state of every alarm, then the sections."""
         hour = Duration.hours(1)  # the time that the dashboard first shows, so that a legend has the sum of an hour
         dashboard = cloudwatch.Dashboard(self, "Dashboard", dashboard_name=self.dashboard_name, default_interval=hour)
@@ -111,30 +111,30 @@ class Monitoring(Construct):
             dashboard.add_widgets(*section.widgets())
 
     def _add_alarms_without_widgets(self) -> None:
-        """Adds the alarms whose metrics no widget shows, in sections that the dashboard lacks.
+        """Adds the alarms whose metrics no widget shows, in sections that are not on the dashboard.
 
         One `drift` alarm covers all counters and sends a mail for each counter, so unrepaired drift of one counter does
         not hide drift of another (docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/Acting_Alarm_Changes.html).
         """
-        own, api = self._metrics, self._parts.api
-        lost = own.of_stack(observe.RECORDS_LOST, "Maximum")
+        of_stack, api = self._metrics.of_stack, self._parts.api
+        lost = of_stack(observe.RECORDS_LOST, "Maximum")
         groups = {
-            "Confirmed": [self._with_alarm(own.each_counter(observe.DRIFT_CONFIRMED), alarms.DRIFT)],
-            "Unjudged": [self._with_alarm(own.of_stack(observe.SWEEP_UNFINISHED, "Maximum"), alarms.UNJUDGED)],
+            "Confirmed": [self._with_alarm(self._metrics.each_counter(observe.DRIFT_CONFIRMED), alarms.DRIFT)],
+            "Unjudged": [self._with_alarm(of_stack(observe.SWEEP_UNFINISHED, "Maximum"), alarms.UNJUDGED)],
             "Lost": [self._with_alarm(lost, alarms.LOST_RECORDS)],
         }
         if any(counter.notifies for counter in self._counters.values()):
-            oldest = own.of_stack(observe.OLDEST_EVENT, "Maximum")
+            oldest = of_stack(observe.OLDEST_EVENT, "Maximum")
             groups["Events"] = [self._with_alarm(oldest, alarms.EVENTS)]
-        seconds = TRAFFIC_SHARE * metrics.FIVE_MINUTES.to_seconds()  # at the busiest route's full throttle
+        full_throttle_s = TRAFFIC_SHARE * metrics.FIVE_MINUTES.to_seconds()  # so long in five minutes is no alarm
         requests = metrics.aws_metric(api.api, "Count", period=metrics.FIVE_MINUTES, label="requests")
         refused = api.throttled_requests.metric(period=metrics.FIVE_MINUTES, statistic="Sum", label="refused")
         groups["Costly"] = [
-            self._with_alarm(requests, replace(alarms.TRAFFIC, threshold=seconds * api.busiest_per_s())),
+            self._with_alarm(requests, replace(alarms.TRAFFIC, threshold=full_throttle_s * api.busiest_per_s())),
             self._with_alarm(refused, alarms.REFUSING),
         ]
-        units = seconds * WRITE_UNITS_PER_CHANGE * api.busiest_per_s(only_writes=True)
-        if units:  # without a route that writes, Tally counts only the items of the team's tables
+        units = full_throttle_s * WRITE_UNITS_PER_CHANGE * api.busiest_per_s(only_writes=True)
+        if units:  # 0: no route writes, because Tally counts only items of the team's tables
             written = metrics.write_units(self._tables)
             groups["Costly"].append(self._with_alarm(written, replace(alarms.WRITE_UNITS, threshold=units)))
         if self._options.domain_name:  # behind the domain, CloudFront or a firewall may block every request
@@ -144,39 +144,39 @@ class Monitoring(Construct):
             self._add_section(id, id, {id: metrics_with_alarms})
 
     def _add_number_sections(self) -> None:
-        own = self._metrics
-        counted = own.by_counter(observe.COUNTED, of=self._counters).values()
+        of_stack = self._metrics.of_stack
+        counted = self._metrics.by_counter(observe.COUNTED, self._counters).values()
         with_sums = [metric.with_(label=f"{metric.label} ${{SUM}}") for metric in counted]  # SUM: over the shown time
-        holds = own.of_stack(observe.HOLDS_NOT_RELEASED, "Maximum")
+        holds = of_stack(observe.HOLDS_NOT_RELEASED, "Maximum")
         self._add_section(
             "Drift",
             "Drift",
             {
-                "Numbers with drift": [own.of_stack(observe.DRIFTING_TALLIES, "Maximum")],
-                "Total drift (absolute)": [own.of_stack(observe.DRIFT_ABSOLUTE, "Maximum")],
-                "Oldest drift (s)": [own.of_stack(observe.OLDEST_DRIFT, "Maximum")],
+                "Numbers with drift": [of_stack(observe.DRIFTING_TALLIES, "Maximum")],
+                "Total drift (absolute)": [of_stack(observe.DRIFT_ABSOLUTE, "Maximum")],
+                "Oldest drift (s)": [of_stack(observe.OLDEST_DRIFT, "Maximum")],
                 "Expired holds not released": [self._with_alarm(holds, alarms.HOLDS)],
             },
         )
         of_items = {name: counter for name, counter in self._counters.items() if counter.items is not None}
         if of_items:
-            uncounted = own.by_counter(observe.UNCOUNTED, of=of_items, statistic="Maximum").values()
+            uncounted = self._metrics.by_counter(observe.UNCOUNTED, of_items, "Maximum").values()
             self._add_section("Items", "Items of your tables", {"Items not counted": [*uncounted]})
         self._add_section(
             "Traffic",
             "Traffic and retries",
             {
                 "Changes counted, by counter": with_sums,
-                "Retries answered from their receipt": [own.of_stack(observe.REPLAYED)],
-                "Refused requests (caller's fault)": [own.of_stack(observe.REFUSED)],
+                "Retries answered from their receipt": [of_stack(observe.REPLAYED)],
+                "Refused requests (caller's fault)": [of_stack(observe.REFUSED)],
             },
         )
         self._add_section(
             "Heat",
             "Hot keys",
             {
-                "Conflicts (retried on another shard)": [own.of_stack(observe.CONFLICTS)],
-                "Spilled changes (counted now, visible soon)": [own.of_stack(observe.SPILLED)],
+                "Conflicts (retried on another shard)": [of_stack(observe.CONFLICTS)],
+                "Spilled changes (counted now, visible soon)": [of_stack(observe.SPILLED)],
             },
         )
 
@@ -200,7 +200,7 @@ class Monitoring(Construct):
             name: metrics.aws_metric(alias, "IteratorAge", "Maximum", period=metrics.FIVE_MINUTES, label=name)
             for name, alias in self._parts.functions.consumers.items()
         }
-        # Tally may not write heartbeats into a team's table. If nothing writes to the table, a missing age is no fault.
+        # Tally may not write heartbeats into a team's table, so if nobody writes to the table, its consumer has no age.
         quiet_age = replace(alarms.ITERATOR_AGE, missing_data=cloudwatch.TreatMissingData.NOT_BREACHING)
         age_alarms = {each.function: quiet_age if each.team_tables else alarms.ITERATOR_AGE for each in self._readers}
         lags = self._metrics.by_consumer(observe.WATERMARK_AGE, "Maximum")
@@ -210,13 +210,13 @@ class Monitoring(Construct):
             "Lag of the stream consumers",
             {
                 "Consumer lag, proven (s)": [
-                    self._with_alarm(lag, alarms.WATERMARK_AGE, of=name) for name, lag in lags.items()
+                    self._with_alarm(lag, alarms.WATERMARK_AGE, subject=name) for name, lag in lags.items()
                 ],
                 "Age of the oldest record read (ms)": [
-                    self._with_alarm(age, age_alarms[name], of=name) for name, age in ages.items()
+                    self._with_alarm(age, age_alarms[name], subject=name) for name, age in ages.items()
                 ],
                 "Dead letters": [
-                    self._with_alarm(one, alarms.DEAD_LETTERS, of=name) for name, one in dead_letters.items()
+                    self._with_alarm(one, alarms.DEAD_LETTERS, subject=name) for name, one in dead_letters.items()
                 ],
             },
         )
@@ -224,13 +224,15 @@ class Monitoring(Construct):
         self._add_section("Journal", "Lag of the checks", {"Age of the newest checked minute (s)": [judged]})
 
     def _add_machinery_sections(self) -> None:
-        writes = {name: metrics.throttled_writes(name, table) for name, table in self._tables.items()}
+        throttled = {name: metrics.throttled_writes(name, table) for name, table in self._tables.items()}
         units_name = "ConsumedWriteCapacityUnits"
         self._add_section(
             "Throttles",
             "DynamoDB",
             {
-                "Writes throttled": [self._with_alarm(one, alarms.THROTTLES, of=name) for name, one in writes.items()],
+                "Writes throttled": [
+                    self._with_alarm(one, alarms.THROTTLES, subject=name) for name, one in throttled.items()
+                ],
                 "Write units": [metrics.aws_metric(one, units_name, label=name) for name, one in self._tables.items()],
             },
         )

@@ -18,9 +18,9 @@ from . import option_parsers as parse
 from .option_parsers import OptionsError as OptionsError
 
 DEV = "dev"
-PROD_STAGE = "prod"  # a construct has the defaults of this stage if it keeps its data, else the defaults of dev
+PROD_STAGE = "prod"  # a construct that keeps its data has the defaults of this stage; another has those of dev
 STAGE, EDGE = "stage", "edge"
-"""Values of `belongs_to`: an option of the stack of a stage, or of the second stack, with CloudFront."""
+"""Values of `belongs_to`: an option that only the stack of a stage has, or the second stack, with CloudFront."""
 LOG_SAMPLING_DEFAULT = 0.05  # the share of the invocations that log successes, outside dev
 DEV_THROTTLE = 0.1  # a share of each route's throttle; low, because strangers can call a stage dev, too, and cost money
 EDGE_REGION = "us-east-1"  # CloudFront takes certificates and web ACLs only from here
@@ -185,7 +185,7 @@ class Options:
                 f"context certificateArn is of {self.region}, and this deploys to {region}: "
                 "API Gateway takes only certificates of its own region"
             )
-        if self.backup_to and self.backup_to.split(":")[3:5] == [region, account]:  # the same two parts of the ARN
+        if self.backup_to and self.backup_to.split(":")[3:5] == [region, account]:  # the two parts of its ARN
             raise OptionsError(
                 f"context backupTo is in {region} of account {account}, where this deploys to: the copies would be"
                 " lost with the tables; give a vault of another region or account"
@@ -231,7 +231,7 @@ class Options:
                     values[option.name] = option.metadata["read"](texts[option.name])
             except OptionsError as error:
                 raise OptionsError(f"{given_names[option.name]} {error}") from None
-        values["restored"] = values.get("restored", {}).get(values.get("stage", DEV))  # this stage's, of times by stage
+        values["restored"] = values.get("restored", {}).get(values.get("stage", DEV))  # the parsed times are by stage
         options = cls(**{name: value for name, value in values.items() if value is not None})
         for warm, most in (("warm_writes", "max_writes"), ("warm_reads", "max_reads")):
             if (values.get(warm) or 0) > (values.get(most) or 10**7):
@@ -300,7 +300,7 @@ def _check_combinations(given: Mapping[str, str], given_names: Mapping[str, str]
 def _check_edge(options: Options, given_names: Mapping[str, str]) -> None:
     """Refuse certificates that CloudFront refuses."""
     server_option = "cdn_certificate_arn" if options.cdn_certificate_arn else "certificate_arn"
-    client_arn = options.cdn_client_certificate_arn or options.edge_certificate_arn  # no client certificate: no error
+    client_arn = options.cdn_client_certificate_arn or options.edge_certificate_arn  # none: the server's, checked twice
     for option, arn in ((server_option, options.edge_certificate_arn), ("cdn_client_certificate_arn", client_arn)):
         name, partition, region = given_names[option], arn.split(":")[1], arn.split(":")[3]
         if partition != "aws":

@@ -59,8 +59,8 @@ STATEMENT_LENGTH = 450  # bytes of one permission to invoke an alias, with three
 # No region has a longer name, so no ARN of a deploy is longer than the ARN here.
 PSEUDO_PARAMETERS = {"AWS::Partition": "aws", "AWS::Region": "ap-southeast-1", "AWS::AccountId": "123456789012"}
 SUFFIX = "-" + 12 * "x"  # CloudFormation adds such a suffix to a name that it generates
-NAME_MAX = 64  # the longest name of a function; CloudFormation shortens the part before the suffix
-# The ARN that a reference becomes, by the resource's type; `place`: region and account. Other references become a name.
+NAME_MAX = 64  # the longest name of a function; CloudFormation shortens the part before the suffix to fit
+# The ARN that a reference becomes, by the resource's type; `place`: region and account. For other types: the name.
 ARNS = {
     "AWS::Lambda::Alias": "lambda:{place}:function:{name}:live",
     "AWS::Lambda::Function": "lambda:{place}:function:{name}",
@@ -71,13 +71,13 @@ ARNS = {
     "AWS::SNS::Topic": "sns:{place}:{name}",
     "AWS::Logs::LogGroup": "logs:{place}:log-group:{name}:*",
 }
-REF_IS_ARN = ("lambda:{place}:function:{name}:live", "sns:")  # ARNs that a `Ref` becomes; other `Ref`s become names
+ARNS_OF_REFS = ("lambda:{place}:function:{name}:live", "sns:")  # a `Ref` to these becomes an ARN; to others, a name
 STREAM_ARN_SUFFIX = "/stream/2026-11-25T00:00:00.000"
 
 
 @jsii.implements(IPolicyValidationPlugin)
 class _Quotas:
-    """A plugin that CDK runs over the templates of an app. CDK shows its error in one line."""
+    """A plugin that CDK runs over the templates of an app. CDK shows an error of `validate` in one line."""
 
     def __init__(self, app: Stage) -> None:
         self._app = app
@@ -104,7 +104,7 @@ class _Quotas:
 
 
 def check_quotas(scope: Construct) -> None:
-    """Let a synth of this construct's app fail if one of its stacks exceeds a quota."""
+    """Makes synth fail if a stack of this construct's app exceeds a quota."""
     app = Stage.of(scope)
     if app and not app.node.try_find_child("TallyQuotas"):
         Construct(app, "TallyQuotas")  # the mark that the app has the plugin
@@ -173,7 +173,7 @@ class _Template(NamedTuple):
         generated_name = f"{self.stack}-{id_}"[: NAME_MAX - len(SUFFIX)] + SUFFIX
         name = str(resource.get("Properties", {}).get("TableName", generated_name))
         arn = ARNS.get(resource["Type"])
-        if arn is None or not (attribute or arn.startswith(REF_IS_ARN)):
+        if arn is None or not (attribute or arn.startswith(ARNS_OF_REFS)):
             return name
         place = f"{PSEUDO_PARAMETERS['AWS::Region']}:{PSEUDO_PARAMETERS['AWS::AccountId']}"
         suffix = STREAM_ARN_SUFFIX if attribute == "StreamArn" else ""

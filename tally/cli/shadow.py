@@ -89,7 +89,7 @@ class OldReadings:
 @dataclass
 class Comparison:
     """The result of a comparison. `ids`: the sums of each id (`_sums`). `away`: how many readings are too far from a
-    full hour. Tally's series are complete from `since` to `as_of` (epoch seconds; None: nothing is summed up)."""
+    full hour. Tally's series are complete from `since` to `as_of` (epoch seconds; None: not known)."""
 
     counter: str
     rows: list[ComparedSpan]
@@ -107,7 +107,7 @@ class Comparison:
         return {name: sum(one[name] for one in self.ids) for name in ("old", "tally", "excess", "over", "under")}
 
     def body(self) -> dict[str, Any]:
-        """Returns the JSON of --json."""
+        """Returns the document that --json prints."""
         return {**asdict(self), **self.sums(), "rows": [row.body for row in self.rows]}
 
 
@@ -164,7 +164,7 @@ def _read_files(args: argparse.Namespace, counter: Counter) -> OldReadings:
 
 def _compare(store: Store, counter: Counter, old: OldReadings) -> Comparison:
     """Compares each span between two readings with the series. Spans of all ids with the same hours make one row."""
-    since = as_of = progress.read(store).as_of(store.settings)  # `as_of` is read once: the same end for each id
+    since, as_of = None, progress.read(store).as_of(store.settings)  # `as_of` is read once: the same end for each id
     rows: dict[tuple[int, int], ComparedSpan] = {}
     ids, alone, added = [], 0, 0
     for id_, by_hour in progress_bar(sorted(old.readings.items()), "id", "compared"):
@@ -174,7 +174,7 @@ def _compare(store: Store, counter: Counter, old: OldReadings) -> Comparison:
             continue
         all_hours = series.SeriesRange(series.HOUR, spans[0][0], spans[-1][1])
         body = series.read_series(Call(store), counter, id_, all_hours)
-        since = body["since"]  # does not depend on the id
+        since = body["since"]  # the same for each id
         last_s = (as_of or 0) - HOUR_S  # the latest start of a complete hour
         known = {one["from"] // HOUR_S: one["value"] for one in body["series"] if since <= one["from"] <= last_s}
         added += sum(repair["added"] for repair in body["repairs"])
@@ -187,7 +187,7 @@ def _compare(store: Store, counter: Counter, old: OldReadings) -> Comparison:
             span = row.from_s, row.to_s
             rows[span] = rows[span].plus(row) if span in rows else row
         ids.append({"id": id_, **_sums(spans_of_id)})
-    ids.sort(key=lambda sums: (-abs(sums["excess"]), sums["under"] - sums["over"]))  # if equal, most errors first
+    ids.sort(key=lambda sums: (-abs(sums["excess"]), sums["under"] - sums["over"]))  # of equal ones, most errors first
     return Comparison(counter.name, [rows[span] for span in sorted(rows)], ids, alone, old.away, added, since, as_of)
 
 

@@ -106,6 +106,8 @@ def test_an_hour_without_a_reading_is_compared_only_together_with_its_neighbours
     code, out, err = run("shadow", "plays", files.hourly("a", [0, 100]), files.hourly("b", [None, None, 10]), *UTC)
     assert (code, rows(out)) == (0, ["06,07,1,100,100,0"])
     assert "ids in no row, because they have fewer than two readings at full hours: 1" in err
+    *_, err = run("shadow", "plays", files.hourly("b", [None, None, 10]), *UTC)
+    assert "Tally's hours are complete" not in err, "no series was read, so the start of the series is not known"
 
 
 def test_a_reading_far_from_a_full_hour_is_in_no_row_and_the_nearest_reading_counts(run: Run, files: Files) -> None:

@@ -90,12 +90,12 @@ def _exists(store: Store, counter: Counter, id_: str) -> bool:
 
 
 def _suspects(args: argparse.Namespace, stack: Stack) -> list[Number]:
-    """Returns every number that drifts, or differs from its children in a scan, which may see a change by half."""
+    """Returns every number that drifts, or differs from its children in a scan. A scan may see half of a change."""
     suspects: dict[tuple[str, str], Number] = {}
     if CHILDREN in args.parts:
         with progress_bar(recount.scan_parents(stack.store, stack.counters), "parent", "scanned") as parents:
-            for counter, id_, number, children in parents:
-                if number != children:
+            for counter, id_, stored, child_count in parents:
+                if stored != child_count:
                     suspects[counter.name, id_] = Number(counter, id_)
     for row in rows.all_rows(stack.store) if DRIFT in args.parts else ():
         if args.counter and row.counter != args.counter.name:
@@ -127,34 +127,34 @@ def read_shortfalls(args: argparse.Namespace, stack: Stack) -> Shortfalls | None
     with progress_bar(rebuild.sum_receipts(store, stack.counters, days, accepted), "page", "scanned") as pages:
         for _ in pages:
             pass
-    only = {(counter.name, id_) for counter, id_ in args.named} or set(accepted)
-    with progress_bar(sorted(only.intersection(accepted)), "number", "checked") as each:
-        compared = [rebuild.missing_of(store, stack.counters[name[0]], name[1], accepted[name]) for name in each]
+    wanted = {(counter.name, id_) for counter, id_ in args.named} or set(accepted)
+    with progress_bar(sorted(wanted.intersection(accepted)), "number", "checked") as each:
+        compared = [rebuild.missing_of(store, stack.counters[name], id_, accepted[name, id_]) for name, id_ in each]
     return Shortfalls([finding for finding in compared if finding.difference], days)
 
 
 def reasons_not_compared(args: argparse.Namespace, stack: Stack) -> list[str]:
-    """Returns why team numbers cannot be compared now. Prints a note for each counter with a team number that can."""
+    """Returns why team numbers cannot be compared now. Prints a note for each counter whose team numbers can be."""
     counters = [args.counter] if args.counter else list(stack.counters.values())
     watching = [counter for counter in counters if counter.watch and DRIFT in args.parts]
     if args.named:
-        reasons = ((number, watch.unproven_reason(stack.store, *number)) for number in args.named if watching)
-        return [f"{number.counter.name} {number.id} {why}" for number, why in reasons if why]
-    changed_groups, unknown = watch.count_changed_groups(stack.store) if watching else {}, list[str]()
+        unproven = ((number, watch.unproven_reason(stack.store, *number)) for number in args.named if watching)
+        return [f"{number.counter.name} {number.id} {why}" for number, why in unproven if why]
+    changed_groups, reasons = watch.count_changed_groups(stack.store) if watching else {}, list[str]()
     for counter in watching:
         assert counter.watch is not None
         if why := health.why_not_comparable(stack.store, counter):
-            unknown.append(f"{counter.name}: {why}")
+            reasons.append(f"{counter.name}: {why}")
             continue
         changed, groups = changed_groups.get(counter.name, 0), health.count_team_numbers(stack.store, counter)
         line = f"{counter.name}: {groups:,} groups have {counter.watch.attribute}"
         waiting_text = f" of them changed within {counter.watch.within_s} s and wait to be compared"
         line += f", {changed:,}{waiting_text}" if changed else ""
         if changed >= groups:  # every group waits
-            unknown.append(line)
+            reasons.append(line)
         else:
             note(line)
-    return unknown
+    return reasons
 
 
 def read_losses(args: argparse.Namespace, stack: Stack) -> list[Loss]:

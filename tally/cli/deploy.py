@@ -255,10 +255,10 @@ def _run_cdk(target: Account, *arguments: str) -> int:
 
 
 def what_to_call(stacks: Sequence[AssemblyStack], outputs: Mapping[str, Mapping[str, str]], target: Account) -> str:
-    """Returns the address, and commands to paste. `outputs`: the outputs of each stack, by the stack's name."""
+    """Returns the address of the API, and commands to paste. `outputs`: of each stack, by the stack's name."""
     main, main_outputs = stacks[0], outputs[stacks[0].name]
-    url, targets = main_outputs["ApiUrl"], [(one, outputs.get(one.name, {}).get("CnameTarget")) for one in stacks]
-    cnames = [f"  # {one.descriptions['CnameTarget']}: {cname}" for one, cname in targets if cname]
+    url, cnames = main_outputs["ApiUrl"], [(one, outputs.get(one.name, {}).get("CnameTarget")) for one in stacks]
+    cname_lines = [f"  # {one.descriptions['CnameTarget']}: {cname}" for one, cname in cnames if cname]
     tally = f"{target.environment_prefix}{'.venv/bin/' if lambdas() else ''}tally"
     stack = shlex.quote(main.name)
     counters = main_outputs["Counters"].split(", ")
@@ -271,7 +271,7 @@ def what_to_call(stacks: Sequence[AssemblyStack], outputs: Mapping[str, Mapping[
     return "\n".join(
         [
             f"\n{main.name} answers at {url}\n",
-            *([*cnames, ""] if cnames else []),
+            *([*cname_lines, ""] if cname_lines else []),
             f"  # {about}",
             *(f"  {call}" for call in calls),
             "",

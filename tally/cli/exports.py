@@ -87,7 +87,7 @@ def _csv_writer(file: IO[str], names: Sequence[str]) -> Callable[[Sequence[Any]]
 
 
 def _check_importable(counter: Counter, names: Sequence[str], row: Sequence[Any]) -> None:
-    """Raises CommandError if `import` would refuse a child, because a line of the child's name reads as a CSV row."""
+    """If the child's name has line breaks, and `import` would read one of its lines as a row, raises CommandError."""
     if not _LINE_BREAK.search(str(row[1])):
         return
     text = io.StringIO(newline="")
@@ -121,7 +121,7 @@ def _open_output(name: str | None) -> Iterator[IO[str]]:
 
 
 def _read_collections(store: Store, counter: Counter) -> Iterator[tuple[str, list[Item]]]:
-    """Yields each id of the counter's prefix with all its items, which a scan of DynamoDB returns one after another."""
+    """Yields each id of the counter's prefix with all its items. A scan returns the items of a partition in a row."""
     start = counter.partition_start
     with progress_bar(queries.scan_pages(store, store.settings.counts_table), "page", "scanned") as pages:
         of_counter = (item for page in pages for item in page if item["PK"]["S"].startswith(start))
@@ -130,7 +130,7 @@ def _read_collections(store: Store, counter: Counter) -> Iterator[tuple[str, lis
 
 
 def _read_numbers(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
-    """Yields each id that has a number. Leaves out removed parents, and reserved groups, which count faulty items."""
+    """Yields each id that has a number. Leaves out removed parents, and reserved groups, which are Tally's own."""
     for id_, in_partition in _read_collections(store, counter):
         if counter.items is not None and id_.startswith(RESERVED_GROUP_PREFIX):
             continue
@@ -140,7 +140,7 @@ def _read_numbers(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
 
 
 def _read_limits(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
-    """Yields each id with an override, and the limit. Leaves out ids with a period: their tallies have copies."""
+    """Yields each id with an override, and the limit. Leaves out `ID#PERIOD`, whose tally copies the override of ID."""
     for id_, in_partition in _read_collections(store, counter):
         for item in in_partition:
             parsed = limits.parse_limits(counter, item)
@@ -149,7 +149,7 @@ def _read_limits(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
 
 
 def _read_children(store: Store, counter: Counter) -> Iterator[tuple[str, str, str]]:
-    """Yields each child that is not removed: parent, name, time (ISO 8601: `import` rejects numbers before 2000)."""
+    """Yields each child that is not removed: parent, name, time. ISO 8601: `import` takes no seconds before 2000."""
     first, last = counter.child_range
     for id_, in_partition in _read_collections(store, counter):
         if any(TOMBSTONE in item for item in in_partition if item["SK"]["S"] == counter.sort_key):

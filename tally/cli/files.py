@@ -56,7 +56,7 @@ NOT_TEXT = {
     b"PAR1": "Parquet: write it as CSV or JSON lines",
     b"SQLite format 3": "a database of SQLite: export a table as CSV",
 }  # fmt: skip
-"""What a file is that is not text, and what its owner can do, by the first bytes of the file."""
+"""What a file is instead of text, and what its owner can do, by the first bytes of the file."""
 _TOO_LONG = f"a field is longer than {csv.field_size_limit()} characters"
 _Record = tuple[int, Sequence[Any]] | RefusedRow  # the number of a line, and the values of its row
 
@@ -74,7 +74,7 @@ class Layout(NamedTuple):
     """The columns of a file, and how its rows are made."""
 
     columns: Callable[[Counter], Sequence[str]]  # returns the required columns
-    make: Callable[[int, Sequence[Any], Counter], Any]  # makes a row of the number of its line and the line's values
+    make: Callable[[int, Sequence[Any], Counter], Any]  # makes a row from the number and the values of its line
     optional: Sequence[str] = ()  # columns that a file may also have
     names_child: bool = False
     """Whether the second column names a child. Only the name of a child may contain line breaks."""
@@ -200,24 +200,24 @@ def _from_csv(
     lines: Iterable[str], needed: Sequence[str], layout: Layout, is_row: Callable[[Sequence[str]], bool]
 ) -> Iterator[_Record]:
     """Yields the records of a CSV. An open quote joins all lines up to the next quote. So if a record of several lines
-    is wrong, only its first line is refused, and the next record begins on the second line. Only the name of a child
-    may have line breaks. If an inner line is a row (`is_row`), refuses the record, because a quote may be missing."""
+    is wrong, refuses only its first line, and reads its second line as the next record. A record is wrong, too, if a
+    value has line breaks and is not a child's name, or if one of its lines is a row by itself (`is_row`)."""
     buffer = _LineBuffer(lines)
     indexes, width = _read_header(buffer, needed, layout.optional)
     while buffer.has_more():
-        number = buffer.number
+        line = buffer.line_number
         try:
             row = next(csv.reader(buffer.take_row(), strict=True), [])
         except csv.Error as error:
             buffer.push_back_rest()
             too_long = len(buffer.taken[0]) > csv.field_size_limit() and "limit" in str(error)  # else a quote is open
-            yield RefusedRow(number, _TOO_LONG if too_long else "a quote is not closed, or has text behind its end")
+            yield RefusedRow(line, _TOO_LONG if too_long else "a quote is not closed, or has text behind its end")
             continue
         if not row:
             continue
         if len(row) != width:
             buffer.push_back_rest()
-            yield RefusedRow(number, f"the row has {len(row)} columns, and the first line has {width}")
+            yield RefusedRow(line, f"the row has {len(row)} columns, and the first line has {width}")
             continue
         values = [row[index] for index in indexes]
         with_breaks = [column for column, value in enumerate(values) if "\n" in value or "\r" in value]
@@ -225,22 +225,22 @@ def _from_csv(
         may_break = not with_breaks or (layout.names_child and with_breaks == [CHILD_COLUMN])
         if not may_break or any(is_row([inner[index] for index in indexes]) for inner in inner_rows):
             buffer.push_back_rest()
-            yield RefusedRow(number, "a quote is not closed on its line")
+            yield RefusedRow(line, "a quote is not closed on its line")
         # The quotes of a quoted id are doubled in the file.
         elif '"' in values[0] and values[0].replace('"', '""') not in "".join(buffer.taken):
-            yield RefusedRow(number, "an id contains a quote, and is not quoted itself")
+            yield RefusedRow(line, "an id contains a quote, and is not quoted itself")
         else:
-            yield number, values
+            yield line, values
 
 
 class _LineBuffer:
-    """Lines that can be read twice. `number`: the number of the next line. `taken`: the lines of the last row."""
+    """Lines that can be read twice. `line_number`: of the next line. `taken`: the lines of the last row."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = iter(lines)
         self._to_reread: deque[str] = deque()
         self.taken: list[str] = []
-        self.number = 1
+        self.line_number = 1
 
     def has_more(self) -> bool:
         if not self._to_reread:
@@ -252,12 +252,12 @@ class _LineBuffer:
         self.taken = []
         while self.has_more():
             self.taken.append(self._to_reread.popleft())
-            self.number += 1
+            self.line_number += 1
             yield self.taken[-1]
 
     def inner_rows(self, *, with_ends: bool) -> Iterator[Sequence[str]]:
-        """Yields the inner lines of the last row, each read as a row. `with_ends`: also the first and the last line,
-        without their quotes, because the quotes around a line break are on different lines."""
+        """Yields the lines of the last row, except the first and the last, each read as a row. `with_ends`: also these
+        two lines, without quotes, because the quotes around a line break are on different lines."""
         for line in self.taken[1:-1] + [self.taken[end].replace('"', "") for end in (0, -1) if with_ends]:
             with contextlib.suppress(csv.Error):
                 yield next(csv.reader([line], strict=True), [])
@@ -266,7 +266,7 @@ class _LineBuffer:
         """Puts the lines of the last row back, except the first."""
         rest = self.taken[1:]
         self._to_reread.extendleft(reversed(rest))
-        self.number -= len(rest)
+        self.line_number -= len(rest)
 
 
 def _read_header(buffer: _LineBuffer, needed: Sequence[str], optional: Sequence[str]) -> tuple[list[int], int]:

@@ -33,9 +33,9 @@ from .connection import Stack
 from .files import format_rows
 from .terminal import CommandError, note, print_json_or_line, progress_bar, say
 
-PRINTED_LINES_MAX = 20  # lines that the command prints of rows that cannot be read, and of refused rows
-RUN_CHARACTERS = 16  # so many characters of the rows' SHA-256 are the name of a run without --run
-BUSY_MAX, BUSY_S_MAX = 30, 20.0  # how often, and how long each time, a chunk waits for a busy store
+PRINTED_LINES_MAX = 20  # bad rows that the command prints, and also refused rows
+RUN_CHARACTERS = 16  # without --run, so many characters of the rows' SHA-256 are the run's name
+BUSY_MAX, BUSY_S_MAX = 30, 20.0  # how often a chunk waits for busy tables, and the longest wait
 BAD_INPUT = 2
 _DAYS_MAX = imports.RESTART_S // 86400  # after these days a run cannot go on
 
@@ -55,7 +55,7 @@ def _add_arguments(parser: Parser, counters: Counters) -> None:
 
 @dataclass
 class CheckedFile:
-    """The result of a check. `bad_rows`: how many rows cannot be imported. `bad`: the first of these rows."""
+    """The result of a check. `bad_rows`: how many rows cannot be imported. `first_bad`: the first of these rows."""
 
     rows: int = 0
     """How many rows can be read."""
@@ -67,13 +67,13 @@ class CheckedFile:
     digest: str = ""
     """The SHA-256 of the rows that can be read, equal for CSV and JSON lines."""
     bad_rows: int = 0
-    bad: list[RefusedRow] = field(default_factory=list)
+    first_bad: list[RefusedRow] = field(default_factory=list)
 
     def refuse(self, row: RefusedRow) -> None:
         """Adds a row that cannot be imported."""
         self.bad_rows += 1
-        if len(self.bad) < PRINTED_LINES_MAX:
-            self.bad.append(row)
+        if len(self.first_bad) < PRINTED_LINES_MAX:
+            self.first_bad.append(row)
 
 
 @dataclass(frozen=True)
@@ -96,13 +96,13 @@ class RowSource:
             text.detach()
 
     def chunks(self) -> Iterator[Chunk[NumberRow] | Chunk[ChildRow]]:
-        """Yields the readable rows in chunks: always the same ones, because a chunk's number is a part of its key."""
+        """Yields the readable rows in chunks, always the same chunks: the key under which one counts has its number."""
         good: Iterator[Any] = (row for row in self.rows() if not isinstance(row, RefusedRow))
         return imports.child_chunks(good) if self.are_children else imports.number_chunks(self.counter, good)
 
 
 def import_file(args: argparse.Namespace, stack: Stack) -> int:
-    """Imports a file with --yes, and else only checks it. Returns 1 if a row was refused, 2 if bad rows stop it."""
+    """Checks a file, and with --yes imports it. Returns 1 if a row was refused, 2 if bad rows stopped the import."""
     counter: Counter = args.children or args.counter
     if wrong := imports.refusal_of_import(counter, children=bool(args.children)):
         raise CommandError(wrong)
@@ -111,12 +111,12 @@ def import_file(args: argparse.Namespace, stack: Stack) -> int:
         source = RowSource(file, files.format_of(args.file, args.format), counter, bool(args.children))
         checked = _check_rows(source, store)
         name = args.run or checked.digest[:RUN_CHARACTERS]
-        for bad in checked.bad:
+        for bad in checked.first_bad:
             note(f"line {bad.line}: {bad.why}")
         if checked.expired:
             note(f"{format_rows(checked.expired)} of periods that {counter.name} does not keep: nobody can read them")
         if checked.bad_rows and not args.skip_bad:
-            bad_rows, hidden = format_rows(checked.bad_rows), checked.bad_rows - len(checked.bad)
+            bad_rows, hidden = format_rows(checked.bad_rows), checked.bad_rows - len(checked.first_bad)
             hidden_text = f" ({hidden} more than these)" if hidden else ""
             note(f"{bad_rows} cannot be imported{hidden_text}, so no row is imported; --skip-bad leaves these rows out")
             return BAD_INPUT
@@ -215,7 +215,7 @@ def _commit(source: RowSource, store: Store, run: str, chunk: Any) -> tuple[list
             ids = {row.line: row.id for row in chunk.rows}
             reasons = {line: f"there is no {counter.prefix.lower()} {ids[line]}" for line in body["missing"]}
             return [RefusedRow(line, why) for line, why in reasons.items()], int(body["already"])
-        except StoreRefusedError:  # a RetryableError, but a fault of the deployment
+        except StoreRefusedError:  # a RetryableError for callers, but here no wait mends the deployment
             raise
         except RetryableError:
             time.sleep(wait_s)

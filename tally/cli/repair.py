@@ -70,7 +70,8 @@ def repair(args: argparse.Namespace, stack: Stack) -> int:
     unacknowledged = check.read_losses(args, stack)
     findings.say_losses(args, unacknowledged)
     if unacknowledged and args.acknowledge and confirm(args, "Acknowledge this?"):
-        _wait_until_judged(reconciler, max(loss.resume_minute for loss in unacknowledged) - 1)  # the ledger restarts
+        # An acknowledgement needs a ledger that has restarted: the judge has come to the resume minute.
+        _wait_until_judged(reconciler, max(loss.resume_minute for loss in unacknowledged) - 1)
         losses.acknowledge(stack.store, unacknowledged, args.by, args.why)
         say(f"acknowledged {len(unacknowledged)}: as_of advances with the next sweep")
     else:
@@ -81,7 +82,8 @@ def repair(args: argparse.Namespace, stack: Stack) -> int:
 
 
 def _redrive(args: argparse.Namespace, stack: Stack, letters: Sequence[DeadLetterMarker]) -> int:
-    """Applies each dead letter once. --drop discards lost letters, and blocked ones of items. Returns how many stay."""
+    """Applies each dead letter once. Returns how many stay. `--drop` discards what can never be applied, and what the
+    consumer `items` cannot apply now."""
     objects = stack.objects
     if objects is None:
         raise CommandError("the stack has no output 'DeadLetterBucketName', so its dead letters cannot be read")
@@ -114,13 +116,13 @@ def _redrive(args: argparse.Namespace, stack: Stack, letters: Sequence[DeadLette
 
 
 def _abandon_scans(stack: Stack, marker: DeadLetterMarker, *, lost: bool = False) -> None:
-    """Closes the open scans of a dead letter's table, which do not see what a redrive changes. `lost`: nobody
-    applies the record. So a finished scan is invalid, too, and a number is right only after a new scan."""
+    """Closes the open scans of a team table, because they miss what the redrive of its dead letter changes. `lost`: the
+    record is never applied, so the result of a finished scan is not valid, either, until a new scan ends."""
     if marker.consumer != consumer.NAME:
         return
     for name in consumer.counters_of_table(stack.counters, marker.table):
         scan = scan_state.read_scan(stack.store, name)
-        if lost and scan.counted_by:  # a scan has finished
+        if lost and scan.counted_by:  # the last scan has counted all items
             scan_state.invalidate_until_done(stack.store, name)
             note(f"{name} has lost a change: run `tally scan {name}`")
         elif not scan.closed:
@@ -136,9 +138,9 @@ def _repair_numbers(args: argparse.Namespace, reconciler: Reconciler, wrong: Seq
         for number in numbers:
             finding = number.finding
             counted.append((number, reconciler.count_again(finding.counter, finding.target, number.child_count)))
-    twice = sum(len(counts) > 1 for _, counts in counted)
-    if twice:
-        differ = f"{twice} of {len(wrong)} differ{'s' * (twice == 1)} from the count of children"
+    recounted = sum(len(counts) > 1 for _, counts in counted)
+    if recounted:
+        differ = f"{recounted} of {len(wrong)} differ{'s' * (recounted == 1)} from the count of children"
         note(f"{differ} for no recorded reason: counting once more to be sure")
         required_minute = _wait_until_judged(reconciler)
 

@@ -37,7 +37,7 @@ from .terminal import CommandError, check_answerable, confirm, note, progress_ba
 
 UNITS_MAX = 10**6  # the largest --units
 BURST_S = 1.0  # after a pause, a throttled scan may use the units of this many seconds at once
-SWEEP_DELAY_MINUTES = 2  # until the sweep stores the watermark of the consumer
+SWEEP_DELAY_MINUTES = 2  # until the sweep stores how far the consumer has come
 WAIT_MINUTES_MAX = 20  # for the consumer to catch up
 POLLS_PER_MINUTE = 12
 TRIES_MAX = 50  # to set one number: a change of the number at the same time fails a try
@@ -109,7 +109,7 @@ def scan(args: argparse.Namespace, stack: Stack) -> int:
 
 
 def _set_all(recount: Recount) -> tuple[int, int]:
-    """Sets each number. Returns how many groups, without Tally's own, have items, and how many numbers were wrong."""
+    """Sets each number. Returns how many groups but reserved groups have items, and how many numbers were wrong."""
     group_count = wrong_count = 0
     with progress_bar(recount.all_differences(), "group", "set") as differences:
         remaining = iter(differences)
@@ -140,7 +140,7 @@ def recount_named(args: argparse.Namespace, stack: Stack) -> None:
 
 
 def _compare(recount: Recount) -> None:
-    """Stores the excess of each number as drift. With a watch, sets the number: team numbers are compared with it."""
+    """Stores each excess as drift. With `watch`, sets the number instead, because team numbers are compared with it."""
     name, groups, compared = recount.counter.name, recount.scan.groups, list[str]()
     format_number = recount.items_declaration.format
     apply = recount.set_number if recount.counter.watch else recount.report_drift
@@ -155,7 +155,7 @@ def _compare(recount: Recount) -> None:
             if difference.has_stale_recounts:
                 recount.remove_stale(difference.group)
     recount.close()
-    if recount.counter.watch:  # compare the team numbers with the numbers that are set now
+    if recount.counter.watch:
         with progress_bar(compared, "number", "checked") as each:
             for group in each:
                 watch.check_group_now(recount.store, recount.counter, group, clock.now_s())
@@ -196,7 +196,7 @@ def _resume_or_begin(args: argparse.Namespace, store: Store, groups: Sequence[st
     recount = Recount(store, counter, scan)
     _check_dead_letters(recount)
     _check_table(recount)
-    # A scan of an earlier declaration is not continued, nor is an old scan, which could count items twice.
+    # A scan of an earlier declaration is not continued. Nor is a scan so old that it could count items twice.
     is_current = scan.digest == counter.items_digest and not scan.may_lack_markers(clock.now_s())
     if is_current and not scan.closed and not again:
         if scan.groups == tuple(groups):
@@ -206,8 +206,8 @@ def _resume_or_begin(args: argparse.Namespace, store: Store, groups: Sequence[st
             raise CommandError(f"a recount of all groups is open: `tally check {counter.name}` continues it")
     if not groups or recount.items_declaration.group_by is not None:  # reads the whole table, not only some partitions
         check_answerable(args.yes)
-        sets = args.command == "scan"
-        plan = scan_plan.ScanPlan(recount, tuple(groups), sets_numbers=sets, units_per_s_max=args.units)
+        sets_numbers = args.command == "scan"
+        plan = scan_plan.ScanPlan(recount, tuple(groups), sets_numbers=sets_numbers, units_per_s_max=args.units)
         for line in plan.lines():
             note(line)
         if not confirm(args, "Scan it?"):
@@ -227,8 +227,8 @@ def _check_table(recount: Recount) -> None:
     declaration, described, name = recount.items_declaration, recount.table_description, recount.counter.name
     stream = described.get("StreamSpecification") or {}
     view = stream.get("StreamViewType") if stream.get("StreamEnabled") else None
-    reads = {name: (declaration.partition_key, declaration.sort_key, declaration.needs_images)}
-    why = why_uncountable(list(recount.key_types), view, reads)
+    declared_keys = {name: (declaration.partition_key, declaration.sort_key, declaration.needs_images)}
+    why = why_uncountable(list(recount.key_types), view, declared_keys)
     read_arn, table_arn = recount.store.settings.team_tables[declaration.table].stream, described.get("LatestStreamArn")
     if not why and table_arn != read_arn:
         why = f"the stack reads the stream {read_arn}, and the table has {table_arn}: deploy the stack with this stream"
@@ -241,7 +241,7 @@ def _check_table(recount: Recount) -> None:
 def _check_dead_letters(recount: Recount) -> None:
     """If a record of the table is a dead letter, raises CommandError, because the scan may count that change twice."""
     table = recount.items_declaration.table
-    if oldest_dead_letter_s(recount.store, ITEMS, table) != NOTHING_LOST_S:  # then there is one
+    if oldest_dead_letter_s(recount.store, ITEMS, table) != NOTHING_LOST_S:  # with this value there is none
         raise CommandError(f"there are dead letters of the table {table}: run `tally repair`, then scan again")
 
 

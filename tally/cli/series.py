@@ -152,7 +152,7 @@ def _print_answer(body: Mapping[str, Any], args: argparse.Namespace) -> int:
 
 
 def _known_points(body: Mapping[str, Any], zone: tzinfo) -> Iterator[Point]:
-    """Yields the hours or days of which a part is known: the part between `since`, the start of series, and `as_of`."""
+    """Yields the hours or days that lie at least in part between the start of the series (`since`) and `as_of`."""
     since, as_of = body["since"], body["as_of"]
     for point in body["series"]:
         next_day = datetime.fromtimestamp(point["from"], zone) + timedelta(days=1)  # a day may have 23 or 25 hours

@@ -3,8 +3,8 @@
     make smoke URL=https://… TOKEN=… [PAGE=https://example.com/] [WAIT=600]
 
 The test checks what only AWS can prove: each role allows the calls of its function, and tokens pass the authorizer.
-PAGE is a page whose visits the stack counts. With WAIT the test also waits, at most so many seconds, until a visit
-shows, and so proves that the streams reach their consumers and that the sweep runs. The test can be repeated, because
+PAGE is a page whose visits the stack counts. With WAIT the test waits, at most so many seconds, until a read shows a
+visit. That proves that the streams reach their consumers and that the sweep runs. The test can be repeated, because
 each run has ids of its own. An operation whose sample cannot succeed declares its statuses as `smoke_statuses`.
 """
 
@@ -56,7 +56,7 @@ class Probe(NamedTuple):
     signed_in: bool = False
     body: Any = None
     headers: Mapping[str, str] = {}
-    skip: Callable[[HttpAnswer], str] = lambda _: ""
+    skip_reason: Callable[[HttpAnswer], str] = lambda _: ""
     """Returns why an unexpected answer is not a failure; empty if it is a failure."""
 
 
@@ -91,11 +91,8 @@ def _probes_of_route(
     values: dict[str, Any] = {"id": "smoke", "idempotency_key": key, "url": page}
     values["version"] = '"999999999"'  # an ETag that no item has
     values |= {"amount": AMOUNT_MAX} if operation.name == "hold" else {}  # more than most limits allow: 409
-    if "{counter}" in route.path:  # this route does not serve a counter with its own route, unless the route is short
-        own_routes = [other for other in operation.routes(counters) if other.fixed_fields and not other.is_short]
-        with_own_route = {other.fixed_fields["counter"] for other in own_routes}
-        others = [counter.name for counter in route.served_counters(counters) if counter.name not in with_own_route]
-        values |= {"counter": others[0]} if others else {}
+    if "{counter}" in route.path:
+        values["counter"] = route.served_counters(counters)[0].name
     fields = samples.field_values(route, counters, **values)
     counter = counters.get(fields.get("counter", ""))
     if operation.module == "posts" or (counter and counter.parent_required):
@@ -108,14 +105,14 @@ def _probes_of_route(
             return members <= answer.body.keys() if members else isinstance(answer.body, str) and answer.body != ""
         return answer.status in operation.smoke_statuses and "title" in answer.body  # an error of Tally has a title
 
-    def skip(answer: HttpAnswer) -> str:
+    def skip_reason(answer: HttpAnswer) -> str:
         if answer.status == 403 and route.scope and route.scope not in scopes:
             return f"the token has no scope {route.scope}"
         if answer.status == 403 and "url" in fields and not page_given:
             return f"this stack does not count pages of {urlsplit(page).hostname}; PAGE=… names one that it counts"
         return ""
 
-    probe = Probe(route.id, route.method, path, is_expected, route.needs_caller, body or None, headers, skip)
+    probe = Probe(route.id, route.method, path, is_expected, route.needs_caller, body or None, headers, skip_reason)
     yield probe
     if operation.name in ("increment", "visit"):
         is_replay: Callable[[HttpAnswer], bool] = lambda answer: answer.headers.get("idempotency-replayed") == "true"  # noqa: E731
@@ -160,7 +157,7 @@ def assess(probe: Probe, answer: HttpAnswer) -> tuple[str, str]:
             return "ok", ""
     except (AttributeError, KeyError, TypeError):
         pass  # the body is of another type than the check expects
-    if reason := probe.skip(answer):
+    if reason := probe.skip_reason(answer):
         return "skipped", reason
     return "failed", f"{answer.status} {json.dumps(answer.body)[:300]}"
 
@@ -181,7 +178,7 @@ def attempt_fails(url: str, token: str, probe: Probe, wait_s: float = 0) -> bool
 
 
 def rolled_up_probe(page: str) -> Probe:
-    """Returns a probe that succeeds when the consumers and the sweep have passed every visit up to now."""
+    """Returns a probe that succeeds when a read has every visit up to now: the consumers and the sweep have run."""
     began_s = time.time()
 
     def is_expected(answer: HttpAnswer) -> bool:

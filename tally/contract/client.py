@@ -71,8 +71,8 @@ def _answer_class(kind: Any, *, has_replayed: bool) -> str:
     if any(keyword.iskeyword(name) for name in members):  # a class cannot declare a member `from`
         listed = ", ".join(f'"{name}": {hint}' for name, hint in members.items())
         return f'{kind.__name__} = TypedDict("{kind.__name__}", {{{listed}}})\n"""{about}"""\n'
-    abouts = {name: f"  # {description}" for name, hint in hints.items() if (description := description_of(hint))}
-    body = "\n".join(f"{name}: {hint}{abouts.get(name, '')}" for name, hint in members.items())
+    comments = {name: f"  # {description}" for name, hint in hints.items() if (description := description_of(hint))}
+    body = "\n".join(f"{name}: {hint}{comments.get(name, '')}" for name, hint in members.items())
     return f"class {kind.__name__}(TypedDict):\n{_docstring(about)}\n\n{textwrap.indent(body, '    ')}\n"
 
 
@@ -117,12 +117,12 @@ def _function(operation: Operation) -> str:
 
 
 def argument_type(operation: Operation, field: Field, *, texts: str, objects: str) -> str:
-    """Returns the type of an argument in a client. A counter is its name, and `counter:id` is one string. `texts`,
-    `objects`: the type of a list of texts and of JSON objects in the client's language."""
+    """Returns the type of an argument in a client. A counter is its name, and `counter:id` is one string. `texts`: the
+    type of a list of texts in the client's language. `objects`: that of a list of JSON objects."""
     hint = typing.get_type_hints(operation.function, include_extras=True)[field.argument]
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        hint = typing.get_args(hint)[0]
-    plain = typing.get_args(hint)[0]
+        hint = typing.get_args(hint)[0]  # without None
+    plain = typing.get_args(hint)[0]  # the type in `Annotated[type, Kind]`
     if typing.get_origin(plain) is list:
         [item] = typing.get_args(plain)
         return objects if typing.get_origin(item) is dict else texts

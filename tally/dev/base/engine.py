@@ -22,7 +22,7 @@ from .errors import LocalError
 
 READY_S_MAX = 120.0  # the embedded engine takes 10 ms, DynamoDB Local a second; more on a busy machine
 STOP_S_MAX = 3.0
-PORTS = (15_000, 30_000)
+PORTS = (15_000, 30_000)  # below the ports that systems give to connections
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # Ends the engine when this process dies; macOS has no prctl. A shell starts a child, and becomes the engine. The child
 # reads a pipe until this process, the only writer, ends. Then the child kills the group: the engine and itself.
@@ -62,8 +62,7 @@ def _platform() -> str:
 
 
 def free_port() -> int:
-    """Returns a free port of the loopback interface, below the range that the system gives to connections. So no
-    connection takes the port before the engine."""
+    """Returns a free port of the loopback interface, from PORTS. So no connection takes the port before the engine."""
     while True:
         port = random.SystemRandom().randrange(*PORTS)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -101,7 +100,7 @@ class Engine:
         """Start the engine and wait until it accepts connections. If it fails, raises LocalError with its output."""
         if self.db_path is not None:
             self.db_path.parent.mkdir(parents=True, exist_ok=True)
-        command = self.command()  # before the mask: this may fetch the engine, and Ctrl-C ends a fetch
+        command = self.command()  # before signals are blocked: this may fetch the engine, and Ctrl-C must end a fetch
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  # `stop` closes it. A pipe could fill up
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # a Ctrl-C inside Popen would leave a process
         try:

@@ -21,7 +21,7 @@ READ_S = 1.0  # between two reads of the logs; a request for the metrics reads t
 READ_VERBOSE_S = 0.2  # with --verbose, because a person watches the logs
 READ_BYTES_MAX = 4 * 1024 * 1024  # of one log in one read
 _EMF_MEMBER = b'"_aws"'
-Name = tuple[str, str, tuple[tuple[str, str], ...]]
+SeriesName = tuple[str, str, tuple[tuple[str, str], ...]]
 """The name of a series: namespace, metric, and the name and value of each dimension."""
 
 
@@ -46,13 +46,13 @@ class Metrics:
     """Every series in the logs. `verbose` prints new lines of the logs at the terminal too."""
 
     def __init__(self, verbose: bool = False) -> None:
-        self.series: dict[Name, MetricSeries] = {}
+        self.series: dict[SeriesName, MetricSeries] = {}
         self._verbose = verbose
         self._offsets: dict[Path, int] = {}  # how many bytes of each log are read
         self._rests: dict[Path, bytes] = {}  # the last line of each log, if its end is not written
 
     def follow(self, logs: Path, functions: Iterable[str]) -> None:
-        """Read what these functions log from now on, each in a file of the folder `logs`. Rename a large file first."""
+        """Read what these functions log from now on, each in a file of the folder `logs`. First rename large files."""
         for path in (logs / f"{name}.log" for name in functions):
             if path not in self._offsets:
                 rotate(path)
@@ -92,11 +92,11 @@ class Metrics:
                 for names in directive.get("Dimensions") or [[]]:
                     dimensions = tuple(sorted((str(name), str(document[name])) for name in names))
                     for metric in directive["Metrics"]:
-                        name = (str(directive["Namespace"]), str(metric["Name"]), dimensions)
-                        values = document[name[1]]
+                        series_name = (str(directive["Namespace"]), str(metric["Name"]), dimensions)
+                        values = document[str(metric["Name"])]
                         new = MetricSeries(str(metric.get("Unit", "None")))
                         for value in values if isinstance(values, list) else [values]:
-                            self.series.setdefault(name, new).add(float(value))
+                            self.series.setdefault(series_name, new).add(float(value))
 
     def document(self) -> dict[str, Any]:
         """Every series as JSON. A number without a fraction is an integer."""

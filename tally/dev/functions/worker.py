@@ -81,7 +81,7 @@ class Worker:
             async with asyncio.timeout(function.timeout_s):
                 self._writer.write(zygote.HEAD.pack(len(head), len(payload)) + head + payload)
                 try:
-                    await self._reader.readexactly(len(zygote.TAKEN))
+                    await self._reader.readexactly(len(zygote.TAKEN))  # the worker has begun
                 except (asyncio.IncompleteReadError, OSError):
                     self.kill()
                     return None
@@ -112,7 +112,7 @@ class Worker:
 
 
 class Zygote:
-    """The parent of the workers of one version of the code. `process`: the zygote. `control`: the socket to it."""
+    """The process that forks the workers of one version of the code. `control`: the socket to the process."""
 
     def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
         self._process, self._control = process, control

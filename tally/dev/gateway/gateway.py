@@ -47,7 +47,7 @@ class GatewayError(Exception):
 
 @dataclass
 class LogEntry:
-    """The values of one request for the access log, under the names of API Gateway's `$context`; and `function`."""
+    """The values of one request for the access log, by their names in API Gateway's `$context`, and `function`."""
 
     started_s: float = field(default_factory=time.monotonic)
     values: dict[str, str] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class LogEntry:
         return _LOG_VARIABLE.sub(lambda match: self._value(match[1]), log_format) + "\n"
 
     def _value(self, name: str) -> str:
-        """Returns the text of a variable. Log formats have quotes around all variables but `error.messageString`."""
+        """Returns the text of a variable: `error.messageString` with quotes. Log formats quote the other variables."""
         if name == "error.messageString" and "error.message" in self.values:
             return json.dumps(self.values["error.message"])
         return json.dumps(self.values.get(name, "-"))[1:-1]

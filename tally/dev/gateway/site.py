@@ -83,7 +83,7 @@ def _lose_answer(gateway: Gateway) -> Handler:
 
 
 def _refuse_other_origins(except_for: tuple[Handler, ...]) -> Middleware:
-    """Refuses each change that a page of another origin requests outside of the API. Otherwise a website that a
+    """Refuses changes by a page of another origin, except through the API (`except_for`). Otherwise a website that a
     developer visits could invoke functions and edit numbers. Source: Go 1.25, net/http.CrossOriginProtection."""
 
     @web.middleware
@@ -101,7 +101,7 @@ def _refuse_other_origins(except_for: tuple[Handler, ...]) -> Middleware:
 
 
 def _edit_number(stack: PreparedStack) -> Handler:
-    """Adds to a number of the counts table without Tally, as a team's script might. *Try it* shows the drift."""
+    """Adds to a stored number without Tally, as a script might: see docs/tutorial.md, and the console's "Try it"."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         match await _document(request):
@@ -135,13 +135,13 @@ def _dev_routes(stack: PreparedStack, gateway: Gateway, issuer: tokens.Issuer, l
         except tokens.TokenRequestError as error:
             return _error_response(400, str(error))
 
-    async def numbers(_: web.Request) -> web.Response:
+    async def read_metrics(_: web.Request) -> web.Response:
         logged.read_new_lines()
         return web.json_response(logged.document())
 
-    store = Buckets(stack.options.data / "objects", (BUCKET,))
+    object_store = Buckets(stack.options.data / "objects", (BUCKET,))
 
-    # These pages load nothing from other hosts. Swagger UI is not used: 8 MB, its newest package of 2022.
+    # These pages load nothing from other hosts. Swagger UI would be 8 MB, and its newest package is of 2022.
     def page(name: str) -> Handler:
         text, head, header = (
             files(__package__).joinpath(f"{one}.html").read_text("utf-8") for one in (name, "head", "header")
@@ -150,8 +150,8 @@ def _dev_routes(stack: PreparedStack, gateway: Gateway, issuer: tokens.Issuer, l
         return _handler_of(lambda: web.Response(text=text, content_type="text/html"))
 
     return [
-        web.route("*", objects.PREFIX + _ANY, store.handle),
-        web.get(metrics.PATH, numbers),
+        web.route("*", objects.PREFIX + _ANY, object_store.handle),
+        web.get(metrics.PATH, read_metrics),
         web.get("/dev/stack", _handler_of(lambda: web.json_response(stack.describe_parts()))),
         web.get("/", root),
         web.get("/dev", _handler_of(lambda: web.Response(text=console.page(gateway.template, stack.url)))),

@@ -21,7 +21,7 @@ from ..base.words import DEV
 LIFETIME_DEFAULT_S = 3600  # as Cognito's
 LIFETIME_S_MAX = 365 * 24 * 3600
 KEY_BITS = 2048
-SUBJECT_CHARACTERS_MAX = 2048  # of `sub` and of `scope`: a longer text would not fit into a request's headers
+CLAIM_CHARACTERS_MAX = 2048  # of `sub` and of `scope`: a longer text would not fit into a request's headers
 _BEARER = "bearer "
 
 
@@ -127,9 +127,9 @@ def token_request(body: bytes) -> TokenRequest:
         raise TokenRequestError(f"there is no field {unknown[0][:64]!r}: there are sub, scope, expires_in and groups")
     subject, scope = document.get("sub"), document.get("scope", "")
     lifetime_s = document.get("expires_in", LIFETIME_DEFAULT_S)
-    if not isinstance(subject, str) or not 1 <= len(subject) <= SUBJECT_CHARACTERS_MAX:
-        raise TokenRequestError(f"sub must be the user: text of 1 to {SUBJECT_CHARACTERS_MAX} characters")
-    if not isinstance(scope, str) or len(scope) > SUBJECT_CHARACTERS_MAX:
+    if not isinstance(subject, str) or not 1 <= len(subject) <= CLAIM_CHARACTERS_MAX:
+        raise TokenRequestError(f"sub must be the user: text of 1 to {CLAIM_CHARACTERS_MAX} characters")
+    if not isinstance(scope, str) or len(scope) > CLAIM_CHARACTERS_MAX:
         raise TokenRequestError("scope must be text: the scopes, separated by spaces")
     is_whole = isinstance(lifetime_s, int) and not isinstance(lifetime_s, bool)
     if not is_whole or not 1 <= lifetime_s <= LIFETIME_S_MAX:

@@ -72,7 +72,7 @@ class Pump:
         }
 
     async def run(self) -> None:
-        """Runs until cancelled. If the engine has no streams, says so once, and only waits."""
+        """Runs until cancelled. If a table has no stream, says so once, and does not run the mapping."""
         async with asyncio.TaskGroup() as tasks:
             self.tasks = tasks
             self.follow(self.mappings)
@@ -156,7 +156,7 @@ class ShardReader:
         position = pump.positions.get(mapping.name, stream, shard)
         self._buffer, self._ended = Buffer(mapping, position.sequence), position.ended
         self._iterator: str | None = None
-        self._caught_up = self._should_pause = False  # whether the last read found no record, or few
+        self._caught_up = self._should_pause = False  # the last read found no record; it found few
         self._last_stamp: object = None  # the engine's stamp before the last read, if that read found no records
         self._read_at_s = 0.0
 

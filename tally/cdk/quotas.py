@@ -125,7 +125,7 @@ def usage(template: Mapping[str, Any], stack: str) -> Iterator[tuple[str, str, i
         yield "characters of the domain of a user pool", id_, len(body.resolved(properties["Domain"]))
     for id_, properties in body.of_type("AWS::CloudFront::Distribution"):
         yield "cache behaviors of a distribution", id_, len(properties["DistributionConfig"].get("CacheBehaviors", []))
-    yield from _function_usage(body)
+    yield from _function_and_role_usage(body)
     for id_, properties in body.of_type("AWS::CloudWatch::Alarm"):
         yield "metrics of an alarm's expression", id_, len(properties.get("Metrics", []))
     for _, properties in body.of_type("AWS::CloudWatch::Dashboard"):
@@ -180,7 +180,7 @@ class _Template(NamedTuple):
         return f"arn:aws:{arn.format(place=place, name=name)}{suffix}"
 
 
-def _function_usage(body: _Template) -> Iterator[tuple[str, str, int]]:
+def _function_and_role_usage(body: _Template) -> Iterator[tuple[str, str, int]]:
     for id_, properties in body.of_type("AWS::IAM::Role"):
         documents = [policy["PolicyDocument"] for policy in properties.get("Policies", [])]
         yield "characters of all inline policies of a role", id_, sum(map(body.length, documents))

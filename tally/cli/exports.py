@@ -60,38 +60,38 @@ def export(args: argparse.Namespace, stack: Stack) -> int:
         hint = "" if counter.items is None else f": export the table {counter.items.table}"
         raise CommandError(f"{counter.name} has no children{hint}")
     stack.check_counted(counter)
-    names = ("id", "limit") if args.limits else (files.CHILDREN if args.children else files.NUMBERS).columns(counter)
+    columns = ("id", "limit") if args.limits else (files.CHILDREN if args.children else files.NUMBERS).columns(counter)
     read_rows = _read_limits if args.limits else _read_children if args.children else _read_numbers
     written = 0
     with _open_output(args.file) as file:
-        write_csv = _csv_writer(file, names) if args.format == files.CSV else None
+        write_csv = _csv_writer(file, columns) if args.format == files.CSV else None
         for row in read_rows(store, counter):
             if args.children and write_csv:
-                _check_importable(counter, names, row)
+                _check_importable(counter, columns, row)
             if write_csv:
                 write_csv(row)
             else:
-                file.write(json.dumps(dict(zip(names, row, strict=True))) + "\n")
+                file.write(json.dumps(dict(zip(columns, row, strict=True))) + "\n")
             written += 1
     note(f"exported {files.format_rows(written)}")
     return 0
 
 
-def _csv_writer(file: IO[str], names: Sequence[str]) -> Callable[[Sequence[Any]], object]:
+def _csv_writer(file: IO[str], columns: Sequence[str]) -> Callable[[Sequence[Any]], object]:
     """Writes the names of the columns, and returns the function that writes a row."""
     minimal = csv.writer(file, lineterminator="\n")
     quoting = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
-    minimal.writerow(names)
+    minimal.writerow(columns)
     # Python before 3.13 does not quote a carriage return by itself.
     return lambda row: (quoting if any("\r" in str(one) for one in row) else minimal).writerow(row)
 
 
-def _check_importable(counter: Counter, names: Sequence[str], row: Sequence[Any]) -> None:
+def _check_importable(counter: Counter, columns: Sequence[str], row: Sequence[Any]) -> None:
     """If the child's name has line breaks, and `import` would read one of its lines as a row, raises CommandError."""
     if not _LINE_BREAK.search(str(row[1])):
         return
     text = io.StringIO(newline="")
-    _csv_writer(text, names)(row)
+    _csv_writer(text, columns)(row)
     text.seek(0)
     if any(isinstance(one, RefusedRow) for one in files.read(text, files.CSV, files.CHILDREN, counter)):
         child = f"the child {row[1]!r} of {row[0]}"

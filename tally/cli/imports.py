@@ -136,7 +136,7 @@ def _check_rows(source: RowSource, store: Store) -> CheckedFile:
     """Reads every row. Counts a row whose parent does not exist as a row that cannot be imported."""
     checked, digest = CheckedFile(), hashlib.sha256()
     lines: dict[str, list[int]] = {}
-    parents: set[str] = set()
+    existing_parents: set[str] = set()
     with progress_bar(source.rows(), "row", "checked") as rows:
         for row in rows:
             if isinstance(row, RefusedRow):
@@ -147,26 +147,26 @@ def _check_rows(source: RowSource, store: Store) -> CheckedFile:
             if isinstance(row, NumberRow):
                 checked.total += row.value
                 checked.expired += not periods.is_kept(source.counter, row.id, clock.now_s())
-            elif row.id not in parents:
+            elif row.id not in existing_parents:
                 lines.setdefault(row.id, []).append(row.line)
                 if len(lines) == imports.PARENTS_MAX:
-                    _check_parents(source.counter, store, lines, parents, checked)
-    _check_parents(source.counter, store, lines, parents, checked)
+                    _check_parents(source.counter, store, lines, existing_parents, checked)
+    _check_parents(source.counter, store, lines, existing_parents, checked)
     checked.digest = digest.hexdigest()
     return checked
 
 
 def _check_parents(
-    counter: Counter, store: Store, lines: dict[str, list[int]], parents: set[str], checked: CheckedFile
+    counter: Counter, store: Store, lines: dict[str, list[int]], existing_parents: set[str], checked: CheckedFile
 ) -> None:
-    """Refuses the rows whose parents do not exist, and adds the existing parents to `parents`. `lines`: the lines of
-    the rows to check, by parent; empty at the end."""
+    """Refuses the rows whose parents do not exist, and adds the other parents to `existing_parents`. `lines`: the lines
+    of the rows to check, by parent; empty at the end."""
     missing = imports.missing_parents(Call(store), counter, list(lines)) if lines else set()
     for id_ in missing:
         for line in lines[id_]:
             checked.orphans += 1
             checked.refuse(RefusedRow(line, f"there is no {counter.prefix.lower()} {id_}"))
-    parents |= lines.keys() - missing
+    existing_parents |= lines.keys() - missing
     lines.clear()
 
 

@@ -117,7 +117,7 @@ def _restore_from_backups(client: DynamoDBClient, args: argparse.Namespace, stac
 def _restore_from_vault(args: argparse.Namespace, vault: Vault) -> str:
     """Makes the tables from a vault, repairs the numbers, and returns the prefix of the new names."""
     base, copies = vault.copies(args.stack, args.to)
-    to_s = max(int(copy.made_s) for copy in copies.values())
+    to_s = max(int(copy.made_s) for copy in copies.values())  # of the newest copy
     prefix = f"{base}-{datetime.fromtimestamp(to_s, UTC):%Y%m%dT%H%M%S}"
     client = boto3.client("dynamodb", config=PATIENT, region_name=vault.region)
     names = {table: f"{prefix}-{table}" for table in TABLES}

@@ -98,7 +98,7 @@ class Api(Construct):
         return {"kind": "pkce", "domain": self.users.domain_url, "client_id": client, "redirect": self.console_url}
 
     def busiest_per_s(self, *, only_writes: bool = False) -> int:
-        """Returns the highest throttle of a route, in requests a second. `only_writes`: only of writes; 0: none."""
+        """Returns the highest throttle of a route (`only_writes`: that writes), in requests a second; 0: no route."""
         routes = [route for route in self._deployed_routes if route.operation.writes or not only_writes]
         return max((route.throttle.scaled_by(self._options.throttle).rate_per_s for route in routes), default=0)
 

@@ -126,7 +126,7 @@ class Monitoring(Construct):
         if any(counter.notifies for counter in self._counters.values()):
             oldest = of_stack(observe.OLDEST_EVENT, "Maximum")
             groups["Events"] = [self._with_alarm(oldest, alarms.EVENTS)]
-        full_throttle_s = TRAFFIC_SHARE * metrics.FIVE_MINUTES.to_seconds()  # so long in five minutes is no alarm
+        full_throttle_s = TRAFFIC_SHARE * metrics.FIVE_MINUTES.to_seconds()  # up to so long in five minutes: no alarm
         requests = metrics.aws_metric(api.api, "Count", period=metrics.FIVE_MINUTES, label="requests")
         refused = api.throttled_requests.metric(period=metrics.FIVE_MINUTES, statistic="Sum", label="refused")
         groups["Costly"] = [

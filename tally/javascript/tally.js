@@ -61,11 +61,11 @@ const orUndefined = (read) => {
     return read();
   } catch {}
 };
-// A whole number beyond 2^53 is a BigInt. JSON.parse and the storage get a string that begins with NUL in its place.
-const TOKENS = /"(?:[^"\\]|\\.)*"|-?\d[\d.e+-]*/gi;
+// A whole number beyond 2^53 becomes a BigInt. JSON.parse and the storage get a string of NUL and the digits instead.
+const JSON_TOKENS = /"(?:[^"\\]|\\.)*"|-?\d[\d.e+-]*/gi;
 const markBigInt = (token) => (/^-?\d{16,}$/.test(token) && !Number.isSafeInteger(+token) ? `"\\u0000${token}"` : token);
 export const fromJson = (text) =>
-  JSON.parse(/\d{16}/.test(text) ? text.replace(TOKENS, markBigInt) : text, (_, value) =>
+  JSON.parse(/\d{16}/.test(text) ? text.replace(JSON_TOKENS, markBigInt) : text, (_, value) =>
     typeof value === "string" && /^\0-?\d+$/.test(value) ? BigInt(value.slice(1)) : value,
   );
 const toJson = (value) => JSON.stringify(value, (_, member) => (typeof member === "bigint" ? `\0${member}` : member));
@@ -91,6 +91,7 @@ export const idOf = (name) => {
 };
 // The ids of these counters are addresses of pages. Tally normalises them, so the client sends an address unchanged.
 export const isOfPages = (counter) => /^((bot_)?visits|page_visitors)$/.test(counter);
+// Returns `counter:id` for `counter:text`.
 export const tallyOf = (of) => {
   const [counter, id] = String(of).split(/:(.*)/s);
   return id === undefined || isOfPages(counter) ? of : `${counter}:${idOf(id)}`;
@@ -297,7 +298,7 @@ export class Tally extends EventTarget {
     return this.#read("/anonymous", of, "anonymous", { headers: { "tally-secret": this.#secret() } });
   }
 
-  // For each like of the browser, puts a like of the user who signed in. When the user's like has counted, #storeLike
+  // For each like of the browser, puts a like of the user who signed in. When the user's like has counted, #updateNote
   // deletes the browser's like. So the number is never one too low. If the page closes, the next page continues.
   async #adopt() {
     const liked = this.#storedLikes();
@@ -308,18 +309,18 @@ export class Tally extends EventTarget {
     this.#isAdopting = false;
     const user = this.user();
     const waits = new Set(this.waiting().filter(isLike).map(({ counter, id }) => `${counter} ${id}`));
-    let isIncomplete = !likes.length;
+    let mustRetry = !likes.length;
     for (const { counter, id, present } of likes) {
       const note = `${counter} ${id}`;
-      // A change that waits, or that was counted during the read, is newer than the answer.
       const time = this.#readNote(note);
+      // A change that waits is newer than the answer, and so is a note that was written during the read.
       if (waits.has(note)) continue;
-      if (!time || time !== timesBefore.get(note) || present == null) isIncomplete = true;
+      if (!time || time !== timesBefore.get(note) || present == null) mustRetry = true;
       else if (!present) this.#writeNote(note);
       else if (user) this.#add({ counter, id, present, user, key: newKey() });
     }
     clearTimeout(this.#adoptTimer);
-    if (isIncomplete) this.#adoptTimer = setTimeout(() => this.#adopt(), PAUSE_MS_MAX);
+    if (mustRetry) this.#adoptTimer = setTimeout(() => this.#adopt(), PAUSE_MS_MAX);
   }
 
   // Deletes the anonymous likes of this browser. If the browser has no like, deletes the secret (the note "").
@@ -333,9 +334,9 @@ export class Tally extends EventTarget {
     return Promise.all(pairs.map(([counter, id]) => this.#add({ counter, id, present: false, key: newKey() })));
   }
 
-  // Updates a like's note after the like's change has ended. If a user's change counted, deletes the browser's like. If
-  // a user's change was refused, deletes the note, so that #adopt does not repeat the change.
-  #storeLike({ user, counter, id, present, at }, { state }) {
+  // Updates a like's note after a change of the browser's like, or of the user's like, has ended. If the user's change
+  // was refused, deletes the note, so that #adopt does not repeat the change.
+  #updateNote({ user, counter, id, present, at }, { state }) {
     const note = `${counter} ${id}`;
     const counted = state === "counted";
     // A frozen page receives an outcome late, so the note may be of a later change.
@@ -360,7 +361,8 @@ export class Tally extends EventTarget {
     const { amount } = state.entry;
     if (amount !== entry.amount) {
       if (amount !== undefined && entry.amount !== undefined) return Promise.resolve(KEY_REUSED);
-      // A change without an amount has the counter's own step, which only Tally knows. So Tally compares the amounts.
+      // Without an amount, a change has the counter's own step, which only Tally knows. So the client sends this change
+      // after the waiting change, and Tally compares the amounts.
       return state.promise.then((outcome) => (outcome.state === DENIED ? outcome : this.#add(change)));
     }
     if (!waiting) {
@@ -398,8 +400,9 @@ export class Tally extends EventTarget {
     return true;
   }
 
-  // Writes the item of a change. Returns false if the item stays as it was, which is wrong now. Without an item, a
-  // change is in the page's memory. A lost change stays there: another tab may have settled it, or no item is kept.
+  // Writes the item of a change, or keeps the change in the page's memory. Returns false if an outdated item stays. The
+  // client then does not send the change, because other tabs would not know of the attempt. A lost change gets no new
+  // item: if another tab has settled the change, a later page would find the item, and send the change again.
   #store(state) {
     const { name, entry, promise } = state;
     const write = () => !!orUndefined(() => this.#setItem(name, toJson(entry)));
@@ -453,6 +456,7 @@ export class Tally extends EventTarget {
     return state;
   }
 
+  // Takes over the stored changes that other pages left, and drops changes that others removed and no caller waits for.
   #loadStates() {
     const names = this.#changeNames();
     for (const [name, { promise, stored }] of this.#states)
@@ -500,8 +504,8 @@ export class Tally extends EventTarget {
     state.outcome = outcome;
     clearTimeout(state.timer);
     const { name, entry, stored } = state;
-    if (isLike(entry) && !entry.outcome) this.#storeLike(entry, outcome);
-    // Other tabs learn the outcome from this write, because the event of a removal has no outcome.
+    if (isLike(entry) && !entry.outcome) this.#updateNote(entry, outcome);
+    // Tells other tabs the outcome, because the event of a removal has none. If another tab told it, `entry` has it.
     if (stored && !entry.outcome) orUndefined(() => this.#setItem(name, toJson({ ...entry, outcome })));
     // If the item cannot be removed, its state stays, so this page does not send the change again.
     if (!stored || orUndefined(() => (this.storage.removeItem(name), true))) this.#states.delete(name);
@@ -598,7 +602,7 @@ export class Tally extends EventTarget {
     return result ?? run();
   }
 
-  // Sends the next changes of the lane, or asks for the receipts of old changes. Returns whether the lane had a change.
+  // Sends the next changes of the lane, or asks for receipts (see #asksFirst). Returns whether the lane had a change.
   async #sendBatch(lane, session) {
     // Another user may have signed in since the changes were read.
     lane.ready = lane.ready.filter(({ entry }) => entry.user === session.user);
@@ -609,6 +613,7 @@ export class Tally extends EventTarget {
       requests = [this.#askReceipts(lane, session, lane.ready.filter((state) => this.#asksFirst(state)))];
       lane.ready = [];
     } else {
+      // If the server does not answer, a batch of one change leaves one change in doubt, and not four.
       const changes = lane.ready.splice(0, lane.fails || lane.slow ? 1 : BATCH_CHANGES_MAX);
       requests = changes.map((state) => this.#attempt(lane, session, state));
     }
@@ -712,7 +717,7 @@ export class Tally extends EventTarget {
       state.entry = before;
       return this.#delay(state, "storage");
     }
-    const wasStored = state.stored;
+    const wasLost = state.isLost;
     state.busy = true;
     const answer = await this.#send(entry, session.token).catch(() => NO_ANSWER);
     state.busy = false;
@@ -724,13 +729,13 @@ export class Tally extends EventTarget {
       const replayed = headers.get("idempotency-replayed") === "true";
       this.#settle(state, { state: "counted", replayed, answer: body });
       this.#setServerTime(headers);
-    } else this.#handleUnsettled(lane, session, state, answer, wasStored, before);
+    } else this.#handleUnsettled(lane, session, state, answer, wasLost, before);
     return answer;
   }
 
-  // Handles an answer that does not settle the change. `wasStored`: there was an item when the request was sent.
+  // Handles an answer that does not settle the change. `wasLost`: the change was lost before the request was sent.
   // `before`: the entry before this attempt to send the change; undefined: the request asked for the receipt.
-  #handleUnsettled(lane, session, state, answer, wasStored, before) {
+  #handleUnsettled(lane, session, state, answer, wasLost, before) {
     const { status } = answer;
     const kind = kindOf(answer);
     // `forget` or another tab has ended the change since the request was sent.
@@ -740,8 +745,8 @@ export class Tally extends EventTarget {
     if (kind !== DENIED) return this.#delay(state, UNANSWERED, status);
     // The request was denied. Reads the storage, because another tab may have sent or settled the change.
     if (!this.#stillWaits(state)) return;
-    // If another tab has removed the item since the request was sent, the next turn asks for the receipt.
-    if (wasStored && !state.stored) return;
+    // If the item was lost since the request was sent, the next turn asks for the receipt.
+    if (state.isLost !== wasLost) return;
     if (before) this.#undoAttempt(state, before);
     if (status !== 401 || !session.user || session.fresh) return this.#deny(state, status, session.token);
     // After the first 401 the next turn asks the page for a fresh token, and sends the change with this token.
@@ -799,7 +804,7 @@ export class Tally extends EventTarget {
     return this.#fetch(`${path}${user ? "mine" : "anonymous"}`, { method: present ? "PUT" : "DELETE", headers });
   }
 
-  // Asks for the receipts of the first of these changes, as many as fit into one address. Returns the answer.
+  // Asks for the receipts of the first change and of alike changes that fit into one address. Returns the answer.
   async #askReceipts(lane, session, changes) {
     const [first] = changes;
     const of = operation(first.entry);
@@ -818,7 +823,7 @@ export class Tally extends EventTarget {
     if (mayAskAlone) for (const state of states) state.asksAlone = true;
     // Tally refuses to look for this receipt, so the client sends the change, and takes Tally's answer to the change.
     else if (kind === "refusal") this.#allowResend(first);
-    else for (const state of left) this.#handleUnsettled(lane, session, state, answer, state.stored);
+    else for (const state of left) this.#handleUnsettled(lane, session, state, answer, state.isLost);
     return answer;
   }
 
@@ -827,8 +832,8 @@ export class Tally extends EventTarget {
   async #settleByReceipts(states, { headers, body: { receipts } }) {
     if (receipts.length !== states.length) return states;
     this.#setServerTime(headers);
-    const undecided = states.filter((state, at) => {
-      const { state: receipt, answer } = receipts[at];
+    const undecided = states.filter((state, index) => {
+      const { state: receipt, answer } = receipts[index];
       if (receipt === "counted") this.#settle(state, { state: receipt, replayed: true, answer });
       return !state.outcome;
     });
@@ -860,15 +865,15 @@ export class Tally extends EventTarget {
     if (!this.#store(state)) this.#delay(state, "storage");
   }
 
-  async #read(path, names, field, options) {
-    const of = names.map(tallyOf);
-    const parts = intoParts(of.map((name) => query({ of: name })));
+  // Reads what `path` says of each `counter:id`. If a part has no answer, its entries say that they were not read.
+  async #read(path, of, field, options) {
+    const names = of.map(tallyOf);
+    const parts = intoParts(names.map((name) => query({ of: name })));
     const answers = await Promise.allSettled(parts.map((part) => this.#readPart(path, part, field, options)));
     if (answers.length && answers.every(({ reason }) => reason)) throw answers[0].reason;
-    let at = 0;
     return answers.flatMap(({ value, reason }, index) => {
-      const names = of.slice(at, (at += parts[index].length));
-      return value ?? names.map((name) => unreadable(name, reason));
+      const namesOfPart = names.splice(0, parts[index].length);
+      return value ?? namesOfPart.map((name) => unreadable(name, reason));
     });
   }
 
@@ -887,8 +892,8 @@ export class Tally extends EventTarget {
     return withTimeout(request()).finally(() => cut.abort());
   }
 
-  // Takes the server's time from an answer, because a visitor's clock may be wrong, or be set while changes wait. Up to
-  // 2 s are no error of the clock, because the Date has whole seconds and the answer takes time.
+  // Takes the server's time from an answer, because a visitor's clock may be wrong, or be set while changes wait. A
+  // difference of up to 2 s may not be the clock's, because the Date has whole seconds and the answer takes time.
   #setServerTime(headers) {
     const aheadMs = Date.parse(headers.get("date")) - Date.now();
     if (Number.isNaN(aheadMs)) return;

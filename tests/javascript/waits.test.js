@@ -372,6 +372,21 @@ for (const [ends, endIn, state, likers] of [
     assert.deepEqual([...world.server.likers], likers);
   });
 
+test("a denied change is sent once, although the storage became full while its request was open", async () => {
+  const world = new World();
+  mock.method(console, "warn", () => {});
+  let deny;
+  // The storage is full before the answer to the second change, which corrects the time at which the first was sent.
+  const fillStorage = (request, server) => ((world.shared.full = true), server.answer(request));
+  world.server.faults = [() => new Promise((answer) => (deny = () => answer(json(403, {})))), fillStorage, gatewayAnswer(403)];
+  const page = world.openTab();
+  const outcome = page.increment("plays", "9f3a");
+  await world.resultOf(page.increment("plays", "c41d"));
+  deny();
+  assert.equal((await world.resultOf(outcome)).state, "denied");
+  assert.deepEqual([world.server.sent.length, page.waiting()[0].sent], [2, 0]);
+});
+
 test("a denied change is not sent without a pause if the storage keeps nothing", async () => {
   const world = new World();
   mock.method(console, "warn", () => {});

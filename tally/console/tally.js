@@ -7,10 +7,10 @@ import { nameOf } from "./ids.js";
 import { receipts } from "./receipts.js";
 import { askWhich, choice, command, countsVisitors, isPage, make, panel, repairCommand, table, tool } from "./parts.js";
 
-const VALUE_S = 2; // seconds between two reads of the value; the next two: of the details, of the series
-const DETAILS_S = 15;
-const SERIES_S = 60;
-const SPOKEN_S = 30; // between two announcements of the live number
+const VALUE_S = 2; // seconds between two reads of the value
+const DETAILS_S = 15; // seconds between two reads of the details
+const SERIES_S = 60; // seconds between two reads of the series
+const SPOKEN_S = 30; // seconds between two announcements of the live number
 const WINDOWS = { hour: 24 * HOUR_S, day: 30 * DAY_S };
 const HOW = { ledger: "by its drift", recount: "by its children", rebuild: "by its receipts" };
 
@@ -37,7 +37,7 @@ function live(context, counter, id) {
   const { api, signal } = context;
   const [figure, used, note, moved] = [make("p.live"), make("p.used"), make("p.quiet"), make("p.quiet")];
   const announcement = make("p.hidden", { "aria-live": "polite" });
-  let [tag, first, last, details, announcedAt] = [undefined, undefined, undefined, null, 0];
+  let [tag, first, last, details, announcedAt] = [undefined, undefined, undefined, null, 0]; // tag: the ETag; first: a value; last: an answer
   const showNote = () => {
     if (last) note.replaceChildren(...verdict(last.value, details, context.counter(counter)?.watched), ...completeUpTo(last.as_of));
   };

@@ -197,7 +197,7 @@ RECEIPT_TARGET = kind.text(
     "plays/9f3a",
 )
 _ID_OR_URL = "The id of what is counted. For `visits`: the page's URL."
-ID_OR_PAGE = replace(RECEIPT_TARGET, description=_ID_OR_URL, example="7c20")
+ID_OR_PAGE = replace(RECEIPT_TARGET, description=_ID_OR_URL, example="7c20")  # `fields.counted_id` checks the value
 PERIOD = kind.matching(  # counting/periods.py refuses a period that the counter does not have
     fields.PERIOD_PATTERN,
     kind.string_schema(4, 16, fields.PERIOD_PATTERN),

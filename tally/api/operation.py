@@ -189,7 +189,7 @@ class Operation(OperationFacts):
 
     @property
     def writes(self) -> bool:
-        """Whether the operation changes what is stored: a number, or a post."""
+        """Whether the operation changes what is stored, such as a number or a post."""
         return self.method != "GET"
 
     @cached_property
@@ -345,8 +345,8 @@ def operations_of(module: ModuleType) -> list[Operation]:
 
 
 def routes_by_function(operations: Iterable[Operation], counters: Mapping[str, Counter]) -> dict[str, list[Route]]:
-    """Returns the routes of each Lambda function, by the function's name. If strangers and services may change numbers
-    by one module, the module has a second function, whose role allows changes of the strangers' counters only."""
+    """Returns the routes of each Lambda function, by the function's name. If services change numbers by a
+    module, its routes for strangers have a second function, whose role allows changes of the strangers' counters."""
     routes = [route for operation in operations for route in operation.routes(counters)]
     of_services = [route.operation for route in routes if route.access is Access.WRITE]
     modules_of_services = {operation.module for operation in of_services if operation.changes_numbers}

@@ -465,7 +465,7 @@ class Crossed(TypedDict):
     id: str
     period: NotRequired[str]  # Of a counter with periods: the period, such as `2026-11`.
     threshold: int
-    percent: NotRequired[int]  # Of `limit`, the ceiling, if the threshold is a percentage.
+    percent: NotRequired[int]  # The threshold as a percentage of `limit`, the ceiling.
     limit: NotRequired[int]
     every: NotRequired[int]  # The threshold is a multiple of this.
     direction: Literal["up", "down"]

@@ -383,7 +383,7 @@ export interface Crossed {
   id: string;
   /** Of a counter with periods: the period, such as `2026-11`. */ period?: string;
   threshold: number;
-  /** Of `limit`, the ceiling, if the threshold is a percentage. */ percent?: number;
+  /** The threshold as a percentage of `limit`, the ceiling. */ percent?: number;
   limit?: number;
   /** The threshold is a multiple of this. */ every?: number;
   direction: "up" | "down";

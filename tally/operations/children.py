@@ -303,8 +303,7 @@ def list_mine(call: Call, *, of: CountersAndIds) -> Answer[Mine]:
     1 to 100 ids, in the order of the request. An id that does not exist does not count you. An id that is being removed
     counts you until your child is removed. With long ids send fewer: URL and headers may have 10 KB.
     """
-    caller = call.caller or ""
-    return Answer({"mine": _answer_each(call, of, _refusal_of_callers, lambda *_: caller)})
+    return Answer({"mine": _answer_each(call, of, _refusal_of_callers, lambda *_: call.caller or "")})
 
 
 @_changes_anonymous("PUT /counters/{counter}/{id}/anonymous", example={**_HEART, "present": True, **_CHANGED})
@@ -405,8 +404,8 @@ def _set_child(
     if key is not None:
         receipt_key = ReceiptKey(operation, f"{counter.name}/{id_}", key, {"child": name}, counter.receipt_days)
     body = {"counter": counter.name, "id": id_, "present": present}  # receipts store this, and only a hash of the child
-    counted, replayed = children.set_child(call, counter, id_, name, present, body, receipt_key)
-    answer = {**_child_body(counter, id_, name, present), **counted}
+    answered, replayed = children.set_child(call, counter, id_, name, present, body, receipt_key)
+    answer = {**_child_body(counter, id_, name, present), **answered}
     return Answer(tallies.with_value(call, counter, id_, answer) if value else answer, replayed=replayed)
 
 

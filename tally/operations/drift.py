@@ -153,7 +153,7 @@ class Crossed(TypedDict):
     id: str
     period: NotRequired[PeriodName]
     threshold: int
-    percent: NotRequired[Annotated[int, {"description": "Of `limit`, the ceiling, if the threshold is a percentage."}]]
+    percent: NotRequired[Annotated[int, {"description": "The threshold as a percentage of `limit`, the ceiling."}]]
     limit: NotRequired[int]
     every: NotRequired[Annotated[int, {"description": "The threshold is a multiple of this."}]]
     direction: Literal["up", "down"]

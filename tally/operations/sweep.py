@@ -33,7 +33,7 @@ SCHEDULE = Schedule(
     sends_events=True,
     inspected_streams=(Table.COUNTS, Table.RECEIPTS),
 )
-RESERVE_S = 2.0  # seconds before the function's timeout in which no part begins, so that a part can end its work
+RESERVE_S = 2.0  # the end times of parts are so long before the function's timeout, so that a begun step can end
 # The share of the time left that a part of the sweep gets when it begins. Other parts have no end time.
 HOLDS_SHARE = 0.5  # the first part, because nobody can buy what an expired hold has taken
 JUDGE_SHARE = 0.6
@@ -47,8 +47,8 @@ def needed(counters: Iterable[Counter]) -> needs.Needs:
     """Returns the access to the tables that the sweep needs."""
     listed = list(counters)
     heartbeats = {Need("PutItem", Table.COUNTS, "HEARTBEAT#"), Need("PutItem", Table.RECEIPTS, "heartbeat#")}
-    streams = (Table.RECEIPTS, Table.COUNTS)
-    checkpoints = [f"CHECKPOINT#{consumer}#{table.value}" for consumer in CONSUMERS for table in streams]
+    tables = (Table.RECEIPTS, Table.COUNTS)
+    checkpoints = [f"CHECKPOINT#{consumer}#{table.value}" for consumer in CONSUMERS for table in tables]
     on_ledger: dict[str, Iterable[str]] = {
         "JUDGE": ("GetItem", "UpdateItem"),
         "DEADLETTER": ("Query",),
@@ -65,11 +65,10 @@ def needed(counters: Iterable[Counter]) -> needs.Needs:
     with_children = [counter for counter in listed if counter.counts_children]
     on_counts = needs.on_counts(with_children, "Query", "UpdateItem", "PutItem", "DeleteItem")
     of_items = [counter for counter in listed if counter.items is not None]
-    tables = {counter.items.table for counter in of_items if counter.items is not None}
-    if tables:
+    if team_tables := {counter.items.table for counter in of_items if counter.items is not None}:
         on_ledger |= {"ITEMS": ("GetItem", "UpdateItem", "ConditionCheckItem"), "PASSED": ("GetItem", "UpdateItem")}
         on_ledger |= {"SEEN#": ("UpdateItem",), "DRIFT": ("Query", "BatchGetItem", "UpdateItem", "GetItem")}
-        on_ledger |= {f"CHECKPOINT#{ITEMS_CONSUMER}#{table}": ("Query",) for table in tables}
+        on_ledger |= {f"CHECKPOINT#{ITEMS_CONSUMER}#{table}": ("Query",) for table in team_tables}
     on_counts |= needs.on_counts(of_items, "Query", "UpdateItem")
     watching = [counter for counter in of_items if counter.watch]
     if watching:
@@ -126,7 +125,7 @@ class Sweep:
         now_s = clock.now_s()  # after `read`, because DynamoDB's answer corrects the clock
         if store.settings.salts_table:
             yield partial(pseudonyms.delete_old_salts, store, now_s)
-        if not watermark_.is_too_fresh(store.settings, now_s):  # otherwise another sweep has just advanced it
+        if not watermark_.is_too_fresh(store.settings, now_s):  # otherwise another sweep advanced the watermark
             # The judge uses the older watermark, because a checkpoint may be visible some seconds before its segments.
             yield partial(advance_watermark, store, self.shards, watermark_, now_s)
             yield lambda: judge_closed_minutes(store, watermark_, now_s, end_s(JUDGE_SHARE))

@@ -22,11 +22,12 @@ from ..streams.watermark import Watermark
 from . import restarted_ledger, rows
 
 ROWS_READ_MAX = 100  # DynamoDB's limit for one BatchGetItem
-TRANSACTION_ROWS_MIN = 10  # fewer rows are single writes, at half the write units, but at ten times the CPU time
-TRIES_MAX = 5  # to write a row, which another judge or a repair may change at the same time
+TRANSACTION_ROWS_MIN = 10  # a transaction costs twice the write units, but so many single writes ten times the CPU time
+TRIES_MAX = 5  # tries to write the rows; a try writes only a part if another judge or a repair changes a row
 
 Net = dict[str, dict[str, int]]  # observed less expected, by counter and id; without zeros
-Halves = dict[tuple[str, str, str], int]  # observed less expected, by counter, id and pair name
+HalfKey = tuple[str, str, str]  # counter, id, and the pair name, which the two halves of a child's removal share
+Halves = dict[HalfKey, int]  # observed less expected
 
 
 @dataclass
@@ -67,18 +68,18 @@ def judge(store: Store, watermark_: Watermark, now_s: float, *, until_s: float) 
             return JudgeRun(last=watermark_.judged, finished=False)
     result, cache = JudgeRun(last=watermark_.judged), SegmentCache()
     last_complete = watermark_.last_complete_minute(store.settings)
-    # If `judged` is -1, the judge waits until a sweep stores the minute before the first one to judge.
+    # If `judged` is -1, the judge waits until a sweep stores the minute before the first minute to judge as `judged`.
     for minute in range(watermark_.judged + 1, last_complete + 1) if watermark_.judged >= 0 else ():
-        net, after = differences(store, minute, cache), watermark_.last_added(minute)
+        net, last_added = differences(store, minute, cache), watermark_.last_added(minute)
         tallies = ((counter, id_, amount) for counter in sorted(net) for id_, amount in sorted(net[counter].items()))
-        changes = (change for change in tallies if list(change[:2]) > after)  # rows up to `after` have the minute
+        changes = (change for change in tallies if list(change[:2]) > last_added)  # the rows before have it
         while chunk := list(islice(changes, ROWS_READ_MAX)):
             if store.clock() >= until_s:
-                watermark.note_judged(store, minute - 1, minute - 1, after)  # only notes `after` for the next run
+                watermark.note_judged(store, minute - 1, minute - 1, last_added)  # only `last_added`
                 return replace(result, finished=False)
             _add_to_rows(store, chunk, minute, now_s)
             result.changes += len(chunk)
-            after = list(chunk[-1][:2])
+            last_added = list(chunk[-1][:2])
         watermark.note_judged(store, minute, minute - 1)
         result.minutes += 1
         result.last = minute
@@ -107,17 +108,17 @@ def differences(store: Store, minute: int, cache: SegmentCache | None = None) ->
         for counter, (ids, expected, observed) in segments.columns(segment).items():
             _sum_up(net[counter], ids, expected, observed)
     cache.halves[minute] = _sum_halves(halves)
-    for half in cache.halves[minute]:
-        amount = _unpaired_amount(store, half, minute, cache)
-        _sum_up(net[half[0]], [half[1]], [0], [amount])
+    for half_key in cache.halves[minute]:
+        amount = _unpaired_amount(store, half_key, minute, cache)
+        _sum_up(net[half_key[0]], [half_key[1]], [0], [amount])
     cache.halves = {cached: halves for cached, halves in cache.halves.items() if cached >= minute}
     return net
 
 
-def _unpaired_amount(store: Store, half: tuple[str, str, str], minute: int, cache: SegmentCache) -> int:
-    """Returns the part of a half that no half of a neighbouring minute cancels out. What a minute has left depends on
-    the minute before, so begins at the first of the consecutive minutes that have a half of these names. There may be
-    many minutes, because children that are put by hand may have one pair name."""
+def _unpaired_amount(store: Store, half_key: HalfKey, minute: int, cache: SegmentCache) -> int:
+    """Returns the part of a minute's half that no half of a neighbouring minute cancels out. What a minute has left
+    depends on the minute before, so begins at the first of the consecutive minutes that have a half of this key. There
+    may be many such minutes, because children that a person puts by hand may share a pair name."""
 
     def halves_of(near_minute: int) -> Halves:
         if near_minute not in cache.halves:
@@ -128,11 +129,11 @@ def _unpaired_amount(store: Store, half: tuple[str, str, str], minute: int, cach
         return cache.halves[near_minute]
 
     first, left = minute, 0
-    while half in halves_of(first - 1):
+    while half_key in halves_of(first - 1):
         first -= 1
     for near_minute in range(first, minute + 1):
-        left = rows.cancel_out(halves_of(near_minute)[half], left)
-    return rows.cancel_out(left, halves_of(minute + 1).get(half, 0))
+        left = rows.cancel_out(halves_of(near_minute)[half_key], left)
+    return rows.cancel_out(left, halves_of(minute + 1).get(half_key, 0))
 
 
 def _sum_halves(halves: Iterable[JournalEntry]) -> Halves:

@@ -1,8 +1,8 @@
 """The drift rows: reads, lists and writes the tallies that drift.
 
 The judge and repairs write a row on condition that the row has not changed since they read it. A row at 0 is not
-listed. It lives as long as segments, so that a late judge does not add a minute twice. A row keeps its changes of the
-last minutes. The part of a drift that has stood for CONFIRM_AFTER judged minutes is confirmed.
+listed. Such a row lives as long as segments, so that a late judge does not add a minute twice. A row keeps its changes
+of the last minutes. The part of a drift that has stood for CONFIRM_AFTER judged minutes is confirmed.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ def row_key(counter: str, target: str) -> Item:
 
 
 def drift_write(store: Store, row: DriftRow, drift: int, now_s: float, upto: int | None = None) -> Write:
-    """Returns the write that sets the drift of a row. `upto`: the minute that a judge adds; None: a repair writes.
+    """Returns the write that sets the drift of a row. `upto`: the minute that the judge adds; None: a repair writes.
     A judge may make the row. If there is no row, the write of a repair only checks that there is still no row."""
     assert upto is None or upto > row.last_minute, "a row takes each minute once"
     assert row.drift or not row.changes, "a row without drift has no changes"
-    table, name = store.settings.ledger_table, row_key(row.counter, row.target)
+    table, key = store.settings.ledger_table, row_key(row.counter, row.target)
     if upto is None and row.last_minute < 0:
-        return items.check_write(table, name, row.expected)
+        return items.check_write(table, key, row.expected)
     values: dict[str, str | float] = {"drift": drift}
     if upto is not None:
         values |= {"counter": row.counter, "target": row.target, "upto": upto}
@@ -94,7 +94,7 @@ def drift_write(store: Store, row: DriftRow, drift: int, now_s: float, upto: int
         if row.drift == 0:
             values["since"] = upto * store.settings.minute_s
     removed = ["expiration"] if drift else ["since", "changes"]
-    return items.update_write(table, name, values, remove=removed, expected=row.expected)
+    return items.update_write(table, key, values, remove=removed, expected=row.expected)
 
 
 def recount_write(store: Store, row: DriftRow, drift: int, now_s: float) -> Write:
@@ -107,17 +107,17 @@ def recount_write(store: Store, row: DriftRow, drift: int, now_s: float) -> Writ
         "counter": row.counter, "target": row.target, "drift": drift, "upto": max(minute, row.last_minute + 1),
         "since": row.since or int(now_s),
     }  # fmt: skip
-    table, name, removed = store.settings.ledger_table, row_key(row.counter, row.target), ["changes", "expiration"]
-    return items.update_write(table, name, values, remove=removed, expected=row.expected)
+    table, key, removed = store.settings.ledger_table, row_key(row.counter, row.target), ["changes", "expiration"]
+    return items.update_write(table, key, values, remove=removed, expected=row.expected)
 
 
 def forget_write(store: Store, row: DriftRow, remaining: int, now_s: float) -> Write:
     """Returns the write that keeps the part `remaining` of a drift, as confirmed drift, and deletes the other part."""
     assert min(row.drift, 0) <= remaining <= max(row.drift, 0), "a part of the drift is kept"
     values = {"drift": remaining} if remaining else {"drift": 0, "expiration": int(now_s) + segments.SEGMENT_KEPT_S}
-    table, name = store.settings.ledger_table, row_key(row.counter, row.target)
+    table, key = store.settings.ledger_table, row_key(row.counter, row.target)
     removed = ["changes"] if remaining else ["changes", "since"]
-    return items.update_write(table, name, values, remove=removed, expected=row.expected)
+    return items.update_write(table, key, values, remove=removed, expected=row.expected)
 
 
 def cancel_out(amount: int, other: int) -> int:
@@ -132,9 +132,9 @@ def read_row(store: Store, counter: str, target: str) -> DriftRow:
 
 def read_many(store: Store, tallies: Sequence[tuple[str, str]]) -> list[DriftRow]:
     """Reads the drift rows of up to 100 tallies (counter and id), in their order."""
-    names = [row_key(*tally) for tally in tallies]
-    by_digest = {item["SK"]["S"]: item for item in queries.get_many(Call(store), store.settings.ledger_table, names)}
-    return [_parse_row(*tally, by_digest.get(name["SK"]["S"], {})) for tally, name in zip(tallies, names, strict=True)]
+    row_keys = [row_key(*tally) for tally in tallies]
+    by_digest = {item["SK"]["S"]: item for item in queries.get_many(Call(store), store.settings.ledger_table, row_keys)}
+    return [_parse_row(*tally, by_digest.get(key["SK"]["S"], {})) for tally, key in zip(tallies, row_keys, strict=True)]
 
 
 def _parse_row(counter: str, target: str, item: Item) -> DriftRow:

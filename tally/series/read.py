@@ -54,17 +54,17 @@ def read_series(call: Call, counter: Counter, id_: str, wanted: SeriesRange) -> 
     has_present_hour = progress_.through >= minutes_of(settings, progress_.hour)[0]
     end = min(wanted.end, progress_.hour + 1 if has_present_hour else progress_.hour)
     running = list(hours.running_amounts_of(store, progress_, counter.name, id_))
-    values: dict[int, int] = {}
+    amounts: dict[int, int] = {}
     if first < end:
         low, high = hours.day_name(first // 24), hours.day_name((end - 1) // 24)
         for day, hour_of_day, amount in _stored_amounts(store, counter.name, id_, low, high):
-            values[24 * hours.parse_day(day) + hour_of_day] = amount
-    values[progress_.hour] = sum(entry.amount for entry in running if not entry.import_day)
+            amounts[24 * hours.parse_day(day) + hour_of_day] = amount
+    amounts[progress_.hour] = sum(entry.amount for entry in running if not entry.import_day)
     imports = read_imports(store, counter.name, id_, progress_, running, wanted)
     points: dict[int, int] = {}
     for hour in range(first, end):
         from_s = _start_s(hour, wanted)
-        points[from_s] = points.get(from_s, 0) + values.get(hour, 0)
+        points[from_s] = points.get(from_s, 0) + amounts.get(hour, 0)
     return {
         **body,
         "series": [{"from": from_s, "value": value} for from_s, value in points.items()],
@@ -116,14 +116,14 @@ def read_all_imports(store: Store, counter: str, id_: str, progress_: Progress) 
     return read_imports(store, counter, id_, progress_, running, ALL_TIME)
 
 
-def total_imported(call: Call, counter: Counter, tally: str) -> dict[str, int] | None:
+def total_imported(call: Call, counter: Counter, id_: str) -> dict[str, int] | None:
     """Returns `{"amount","as_of"}`: all that was imported into a tally. Returns None if no hour is summed up, or if the
     counter has periods, because one series has all periods of an id."""
     progress_ = progress.read(call.store)
     as_of = progress_.as_of(call.store.settings)
     if as_of is None or counter.period is not None:
         return None
-    imported_hours = read_all_imports(call.store, counter.name, tally, progress_)
+    imported_hours = read_all_imports(call.store, counter.name, id_, progress_)
     return {"amount": sum(part.amount for part in imported_hours), "as_of": as_of}
 
 

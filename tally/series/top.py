@@ -6,7 +6,7 @@ from the lists of its hours, and the list of a month from the lists of its days.
 lists, its sum may be too low or too high. `error_max` is the most by which the sum may be wrong.
 
 In the ledger, PK, SK -> attributes:
-    top     TOP#hour#counter, 2026-11-22T13 -> body (entries), least (TopList.cutoff), error, through (the last minute)
+    top     TOP#hour#counter, 2026-11-22T13 -> body (entries), least (cutoff), error, through (the last minute)
             TOP#day#counter, 2026-11-22 -> body, least, error, through
 """
 
@@ -29,7 +29,7 @@ from . import progress, spans
 from .progress import HOUR_S, hour_of
 
 UP_MAX = 200  # tallies that moved up, on one list; an answer has 100 at most
-DOWN_MAX = 50  # tallies that moved down, on one list: no answer has them, but merged sums need them
+DOWN_MAX = 50  # tallies that moved down, on one list; no answer has them, but they may have moved up in other hours
 BYTES_MAX = 150_000  # of all ids that moved up, or down, on one list; an id has up to 1,024 bytes
 HOURS_KEPT_S = 90 * 24 * HOUR_S  # the lists of days are kept for ever
 HOURS, DAYS = "TOP#hour#", "TOP#day#"
@@ -58,7 +58,7 @@ class TopList:
     cutoff: int = 0
     """The largest sum, without its sign, of a tally that did not fit on the list; 0: the list has all tallies."""
     error: int = 0
-    """The most by which such a sum, or a value on the list, may be too low or too high."""
+    """The most by which the cutoff, or a value on the list, may be too low or too high."""
 
     @property
     def missing_max(self) -> int:
@@ -89,18 +89,18 @@ def merge_lists(lists: Iterable[TopList]) -> TopList:
     """Returns the list of a day or month from the lists of its hours or days."""
     sums: dict[str, int] = defaultdict(int)
     error = 0
-    for of_span in lists:
-        error += of_span.missing_max  # a tally that is missing on this list may have moved so much in its span
-        for value, id_ in of_span.entries:
+    for list_ in lists:
+        error += list_.missing_max  # a tally that is not on this list may have moved by so much
+        for value, id_ in list_.entries:
             sums[id_] += value
     return _truncate([Ranked(value, id_) for id_, value in sums.items()], error)
 
 
 def _truncate(moved: Collection[Ranked], error: int) -> TopList:
     """Makes a list of the tallies that moved most, up and down, as many as a list takes."""
-    up, least_up = _farthest([ranked for ranked in moved if ranked.value > 0], UP_MAX)
-    down, least_down = _farthest([ranked for ranked in moved if ranked.value < 0], DOWN_MAX)
-    return TopList([*up, *down], max(least_up, least_down), error)
+    up, cutoff_up = _farthest([ranked for ranked in moved if ranked.value > 0], UP_MAX)
+    down, cutoff_down = _farthest([ranked for ranked in moved if ranked.value < 0], DOWN_MAX)
+    return TopList([*up, *down], max(cutoff_up, cutoff_down), error)
 
 
 def _farthest(moved: list[Ranked], most: int) -> tuple[list[Ranked], int]:

@@ -74,13 +74,13 @@ def read_receipt(declared: CounterIndex, record: Record) -> Sequence[Effect]:
 
 
 def _import_day(image: Image, record: Record) -> int:
-    """Returns the day of an import: the receipt's mark, or the day on which the child was made; -1: not imported. If
-    this day is missing or not valid, returns the record's day."""
+    """Returns the day of an import: the day in the attribute `imported`, or the day on which the child was made; -1:
+    not imported. If this day is missing or not valid, returns the record's day."""
     if not image.keys() >= IMPORTED.keys():
         return -1
-    [mark] = (image[name] for name in IMPORTED)
-    if "N" in mark:
-        day = int(mark["N"])
+    [imported] = (image[name] for name in IMPORTED)
+    if "N" in imported:
+        day = int(imported["N"])
     else:
         try:
             day = int(image[CREATED_AT]["N"]) // DAY_S
@@ -178,8 +178,8 @@ class SegmentRun(Run):
                 self.events += effect.events
                 continue
             self.metered_changes[effect.counter] += effect.expected != 0 and effect.day < 0  # imports are not traffic
-            if effect.minute <= self.context.last_unbookable_minute:
-                effect = effect._replace(minute=self.context.open_minute, pair="")  # the judge pairs near minutes
+            if effect.minute <= self.context.last_unbookable_minute:  # the judge pairs halves of near minutes only
+                effect = effect._replace(minute=self.context.open_minute, pair="")
             if self.context.is_drift_exempt:  # nobody judges the other half
                 effect = effect._replace(observed=effect.expected)
             key = (effect.minute, effect.counter, effect.id, effect.pair, effect.day)

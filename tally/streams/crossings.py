@@ -48,7 +48,7 @@ def crossings_between(
     notify: Notify, old: int, new: int, ceilings: tuple[int | None, int | None] = (None, None)
 ) -> list[Crossing]:
     """Returns the crossings of a move from `old` to `new`, in the order of the move. Each percentage is one crossing.
-    Another threshold is one crossing, even if both `at` and `every` declare it, unless a crossed percentage equals it.
+    A threshold of `at` or `every` is one crossing, even if both declare it, but none if a crossed percentage equals it.
 
     `ceilings`: of `old` and of `new`; None: no ceiling. No number reaches a percentage of a ceiling of 0 or less.
     """
@@ -83,8 +83,8 @@ def events_of_record(
     assert counter.notify is not None
     assert counter.has_version, "the number has several items"
     before, value = old.value(counter), new.value(counter)
-    # If one image has no ceiling, the ceiling of the other image is used for both; if neither has, the declared one.
-    known = [one for one in (_ceiling(counter, old.image), _ceiling(counter, new.image)) if one is not None]
+    # An image without a ceiling has the ceiling of the other image. If both have none, both have the declared ceiling.
+    known = [ceiling for ceiling in (_ceiling(counter, old.image), _ceiling(counter, new.image)) if ceiling is not None]
     ceilings = (known[0], known[-1]) if known else (counter.ceiling, counter.ceiling)
     crossings = crossings_between(counter.notify, before, value, ceilings)
     if not crossings:
@@ -100,10 +100,11 @@ def events_of_record(
 def crossing_event(
     counter: Counter, id_: str, crossing: Crossing, sequence: str, at_s: float, value: int, **more: Any
 ) -> Event:
-    """Returns the event of a crossing. `sequence`: sorts the events of one number. `more`: further members."""
-    name = event_id(counter.name, id_, sequence)
-    return Event(name, int(at_s * 1000), {
-        "event": name, "counter": counter.name, **periods.answer_members(id_),
+    """Returns the event of a crossing. `sequence`: sorts the events of one number. `more`: further members of the
+    event."""
+    unique_id = event_id(counter.name, id_, sequence)
+    return Event(unique_id, int(at_s * 1000), {
+        "event": unique_id, "counter": counter.name, **periods.answer_members(id_),
         "threshold": crossing.threshold, **crossing.declaration,
         "direction": "up" if crossing.is_upward else "down",
         "value": value, **more, "at": int(at_s), "sequence": sequence,

@@ -31,8 +31,8 @@ from .fold import BatchContext, StreamConsumer
 from .lineage import ITEMS
 from .record import MALFORMED_ERRORS, CounterIndex, PoisonRecordError, Record, created_s
 
-REASON_CHARACTERS_MAX = 300  # of a reason, in the object and the marker
-REDRIVEN = "redrive"  # with the marker's sort key, in place of the stream shard in the name of a redrive's segment
+REASON_CHARACTERS_MAX = 300  # of a reason, as the object and the marker store it
+REDRIVEN = "redrive"  # a redrive's segment has this and the marker's sort key in its name, in place of a stream shard
 REDRIVES_MAX = 3  # tries: a try fails only if its minute is judged or the ledger restarts before the commit
 
 
@@ -233,5 +233,5 @@ def _writes(
     effects = consumer.effects(declared, table, record)
     has_lost_half = any(effect.minute < resume_minute for effect in effects)
     run = consumer.run(number, context._replace(table=table, is_drift_exempt=has_lost_half))
-    run.add([effect._replace(minute=context.minute, pair="") for effect in effects])  # the judge pairs near minutes
+    run.add([effect._replace(minute=context.minute, pair="") for effect in effects])  # only near minutes are paired
     return run.writes(call, declared)

@@ -1,4 +1,4 @@
-"""Events of thresholds. The ledger keeps each event until the bus has the event, and for KEPT_S more.
+"""Events of threshold crossings. The ledger keeps each event until the bus has the event, and for KEPT_S more.
 
     EVENT#partition, epoch ms#id -> detail                 not sent yet
     SENT#partition, epoch ms#id -> detail, expiration      the bus has it
@@ -29,7 +29,7 @@ from ..dynamo.transactions import Write, try_commit
 from ..settings import Settings
 
 UNSENT, SENT = "EVENT", "SENT"
-PARTITIONS = 4  # a partition takes 1,000 events a second
+PARTITIONS = 4  # of each state, because one partition takes 1,000 events a second
 PAGE_SIZE = 50  # events of each partition that `newest_events` reads at a time
 KEPT_S = 9 * 24 * 3600  # after an event was sent, as long as the journal
 ENTRIES_MAX = 10  # EventBridge's limit for one PutEvents, which also takes 256 KB; 10 events have 40 KB at most
@@ -123,8 +123,8 @@ def send_unsent(store: Store, bus: Bus, now_s: float, until_s: float) -> dict[st
     seconds of the oldest event that is still not sent; 0: there is no such event."""
     before_ms = int((now_s - store.settings.minute_s) * 1000)  # the bookkeeper may be sending younger events
     sent = send(store, bus, _unsent(store, f"{before_ms:014}"), until_s)
-    oldest = min((event.at_ms for event in _unsent(store, SORT_KEY_MAX, Limit=1)), default=now_s * 1000)
-    return {**sent, "oldest_event_s": max(0, int(now_s - oldest / 1000))}
+    oldest_ms = min((event.at_ms for event in _unsent(store, SORT_KEY_MAX, Limit=1)), default=now_s * 1000)
+    return {**sent, "oldest_event_s": max(0, int(now_s - oldest_ms / 1000))}
 
 
 def _unsent(store: Store, high: str, **more: Any) -> Iterator[Event]:
@@ -136,11 +136,11 @@ def _unsent(store: Store, high: str, **more: Any) -> Iterator[Event]:
 
 def newest_events(store: Store) -> Iterator[tuple[Event, bool]]:
     """Yields the events of the ledger, the newest first, and whether each was sent."""
-    backwards = [
+    newest_first = [
         queries.partition_items(store, store.settings.ledger_table, one, ScanIndexForward=False, Limit=PAGE_SIZE)
         for one in (*_partitions(UNSENT), *_partitions(SENT))
     ]
-    for _, of_event in groupby(merge(*backwards, key=_sort_key, reverse=True), _sort_key):
+    for _, of_event in groupby(merge(*newest_first, key=_sort_key, reverse=True), _sort_key):
         copies = list(of_event)  # two, if a process died between the two writes of `_mark_sent`
         yield _event(copies[0]), any(item["PK"]["S"].startswith(SENT) for item in copies)
 

@@ -20,7 +20,7 @@ from .record import MALFORMED_ERRORS, CounterIndex, PoisonRecordError, Record, c
 
 DEAD_LETTERS_MAX = 25  # in a run, because each is first put into S3, and no deadline is checked within a run
 DeadLetter = tuple[str, Record, str]  # the sequence number of a record that cannot be applied, the record, and why
-BUCKETS = 16  # partitions of a minute of the journal: each takes the segments of 1,000 records a second
+BUCKETS = 16  # partitions of each minute of the journal; one partition takes the segments of 1,000 records a second
 
 
 class Effect(NamedTuple):
@@ -29,10 +29,10 @@ class Effect(NamedTuple):
     counter: str
     id: str
     minute: int  # the booking minute
-    expected: int = 0  # the amount that the rollup adds, or that the bookkeeper expects
-    observed: int = 0  # by how much the tally moved
+    expected: int = 0  # the amount that the bookkeeper expects, or that the rollup or the consumer of team items adds
+    observed: int = 0  # by how much the tally moved; only of the bookkeeper
     pair: str = ""  # the name that both halves of a child's removal share; empty: any other change
-    day: int = -1  # since 1970: the day that the rollup notes, or the day of an import; -1: no day
+    day: int = -1  # since 1970: the day that the rollup notes on the tally, or the day of an import; -1: no day
     events: tuple[Event, ...] = ()  # of the thresholds that the number has crossed
 
 
@@ -75,7 +75,7 @@ class Run(ABC):
     newest_record_s: float | None = None  # when the last record with a valid time was made, epoch seconds
     heartbeat: str = ""  # the key of the newest heartbeat; empty: the run has no heartbeat
     newest_for_rollup: str = ""  # the sequence number of the newest record that the rollup, too, must pass (lineage.py)
-    metered_changes: Multiset[str] = field(default_factory=Multiset)  # for the metric, by counter, without imports
+    metered_changes: Multiset[str] = field(default_factory=Multiset)  # by counter, without imports: for a metric
     events: list[Event] = field(default_factory=list)
     """Events of crossed thresholds. An event commits with the run, or before the run with its level (levels.py). The
     consumer sends all events after the run has committed."""

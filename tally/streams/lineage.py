@@ -30,8 +30,8 @@ CONFIRM_AFTER = 5  # judged minutes after which drift is confirmed: the drift of
 CLOCK_SKEW = 1 / 12  # by how much clocks and DynamoDB's stamps may differ: 5 s
 SHARD_LISTING_DELAY = 1  # how late DynamoDB may list a new shard
 VISIBILITY_DELAY = 1 / 6  # how long the parts of a transaction may become visible one after the other: 10 s
-RETENTION_MARGIN = CONFIRM_AFTER + 1  # after its retention a record counts as dropped; before, a sweep notes the loss
-QUIET_AFTER = 2  # without a record in a leaf, after which the leaf is quiet: the sweep reads the leaf itself (peeks)
+RETENTION_MARGIN = CONFIRM_AFTER + 1  # a record delays `as_of` so long after its retention: a sweep notes the loss
+QUIET_AFTER = 2  # after so long without a record, a leaf is quiet, and the sweep reads the leaf itself (peeks)
 
 STREAM_RETENTION_S = 24 * 3600  # a stream keeps a record at least as long
 ROLLUP, BOOKKEEPER, ITEMS = "rollup", "bookkeeper", "items"
@@ -47,13 +47,13 @@ class Checkpoint(NamedTuple):
     sequence: str | None = None  # of the last applied or skipped record; None: the consumer has not begun
     through_s: int = 0  # when the last applied or skipped record was made, epoch seconds; 0: never
     heartbeat: str = ""  # the key of the newest heartbeat that the consumer has passed
-    note: str = ""  # the sequence number of the newest record for the rollup that the consumer has passed
+    newest_for_rollup: str = ""  # the sequence number of the newest record for the rollup that the consumer has passed
 
     @classmethod
     def of(cls, item: Item) -> Checkpoint:
         """Returns a stored checkpoint. An empty item: the consumer has not begun."""
-        sequence, heartbeat, note = (item.get(part, {}).get("S") for part in ("sequence", "heartbeat", "note"))
-        return cls(sequence, items.int_attribute(item, "through"), heartbeat or "", note or "")
+        sequence, heartbeat, noted = (item.get(part, {}).get("S") for part in ("sequence", "heartbeat", "note"))
+        return cls(sequence, items.int_attribute(item, "through"), heartbeat or "", noted or "")
 
     @property
     def values(self) -> dict[str, str | float]:
@@ -125,7 +125,7 @@ class StreamsSnapshot:
         the sweep missed a record, half of a change shows as drift until the bookkeeper books the record.
         """
         through_s = self._through_s(consumer, table, leaf)
-        if consumer == ROLLUP and self._rollup_caught_up(table, leaf):
+        if consumer == ROLLUP and self._has_rollup_caught_up(table, leaf):
             return max(through_s, self._passed_s(BOOKKEEPER, table, leaf))
         peeks = consumer != ROLLUP and self.may_peek
         if peeks and self.is_quiet(table, leaf, consumer) and not self._has_unread(consumer, table, leaf):
@@ -136,15 +136,15 @@ class StreamsSnapshot:
         """Returns the time `minutes` before the shards were listed."""
         return self.listed_s - minutes * self.store.settings.minute_s
 
-    def _rollup_caught_up(self, table: str, leaf: Lineage) -> bool:
+    def _has_rollup_caught_up(self, table: str, leaf: Lineage) -> bool:
         """Returns whether the rollup has passed the newest record that the bookkeeper noted in a leaf's lineage."""
         dropped_s = self._before_s(RETENTION_MARGIN) - STREAM_RETENTION_S  # the stream has dropped older records
         for id_ in leaf:
             rollup, bookkeeper = (self._checkpoint(consumer, table, id_) for consumer in (ROLLUP, BOOKKEEPER))
-            note = bookkeeper.note if bookkeeper.through_s >= dropped_s else ""
+            noted = bookkeeper.newest_for_rollup if bookkeeper.through_s >= dropped_s else ""
             if rollup.sequence:
-                return int(rollup.sequence) >= int(note or 0)  # the rollup has finished the shards before this shard
-            if note:
+                return int(rollup.sequence) >= int(noted or 0)  # the rollup has finished the shards before this shard
+            if noted:
                 return False  # there is a record for the rollup in a shard that the rollup has not begun
         return True
 

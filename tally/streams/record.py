@@ -44,12 +44,12 @@ class CounterIndex:
 
     def __init__(self, counters: Mapping[str, Counter], minute_s: int = MINUTE_DEFAULT_S) -> None:
         self.minute_s, self.by_name = minute_s, dict(counters)
-        # By the prefix of the partition key: the start of the children's sort keys, and the counter.
+        # By the prefix of the partition key, each counter with the start of its children's sort keys.
         self.children: dict[str, list[tuple[str, Counter]]] = {}
-        self._tallies: dict[str, list[tuple[str, str, Counter]]] = {}  # by prefix: first and last key of the shards
+        self._tallies: dict[str, list[tuple[str, str, Counter]]] = {}  # the same, with the first and last key of shards
         for counter in counters.values():
             if counter.items is not None:
-                continue  # a recount judges its number (team/scan_state.py), not the journal
+                continue  # the consumer of team items counts them, and a recount judges the number (team/scan_state.py)
             self._tallies.setdefault(counter.prefix, []).append((*counter.shard_range, counter))
             if counter.child is not None:
                 self.children.setdefault(counter.prefix, []).append((counter.child, counter))
@@ -122,8 +122,8 @@ def heartbeat_key(record: Record) -> str | None:
 def goes_to_rollup(table: str, record: Record) -> bool:
     """Returns whether Lambda delivers a record to the rollup, by the filter of `READER` in operations/rollup.py: a
     spilled change, or a heartbeat. The watermark waits until the rollup has passed these records (lineage.py)."""
-    kinds, image = ((INSERT, MODIFY) if table == "receipts" else (INSERT,)), record["dynamodb"].get("NewImage")
-    is_spilled = isinstance(image, dict) and image.get("rollup") == TRUE_ATTRIBUTE and record.get("eventName") in kinds
+    names, image = ((INSERT, MODIFY) if table == "receipts" else (INSERT,)), record["dynamodb"].get("NewImage")
+    is_spilled = isinstance(image, dict) and image.get("rollup") == TRUE_ATTRIBUTE and record.get("eventName") in names
     return is_spilled or heartbeat_key(record) is not None
 
 

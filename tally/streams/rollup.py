@@ -94,7 +94,8 @@ def read_count(declared: CounterIndex, record: Record) -> Sequence[Effect]:
 
 
 def refuse_orphan(image: Image) -> None:
-    """Raises PoisonRecordError for a spilled child that no counter counts. An item without both marks is the team's."""
+    """Raises PoisonRecordError for a spilled child that no counter counts. An item without
+    `rollup` or without the time of a child is the team's."""
     if image.get("rollup") == TRUE_ATTRIBUTE and CREATED_AT in image:
         raise PoisonRecordError("no declared counter counts this child")
 
@@ -102,16 +103,16 @@ def refuse_orphan(image: Image) -> None:
 def shard_of(counter: Counter, context: BatchContext) -> int:
     """Returns the tally shard that a stream shard adds to. A child never goes to the first shard, because that item is
     the post itself, which the rollup must not make."""
-    children = context.table == "counts"
-    return 1 + context.bucket % (counter.max_shards - 1) if children else context.bucket % counter.max_shards
+    is_for_children = context.table == "counts"  # receipts have their own table
+    return 1 + context.bucket % (counter.max_shards - 1) if is_for_children else context.bucket % counter.max_shards
 
 
 @dataclass
 class TallyRun(Run):
     """A run that adds to tallies. A write stores one minute in a tally, so a tally's second minute needs another run.
 
-    Around midnight a write has notes of two days, because writers' clocks differ. Days further apart need another run,
-    because a write removes old notes."""
+    A write also notes on the tally the amounts of each day. Around midnight it notes two days, because writers' clocks
+    differ. Days further apart need another run, because a write removes old notes."""
 
     days: dict[tuple[str, str], dict[int, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
     """By tally and day, the amount for the receipts of the day, or for children (day -1)."""
@@ -137,7 +138,7 @@ class TallyRun(Run):
         return super().has_room_for_dead_letter and len(self.sums) + len(self.dead_letters) < ITEMS_MAX
 
     def writes(self, call: Call, declared: CounterIndex) -> list[Write]:
-        """Returns the writes that add. The bookkeeper does not book a drift-exempt write, by its repair's nonce."""
+        """Returns the writes that add. A drift-exempt write has a repair's nonce: the bookkeeper does not book it."""
         updates: list[Write] = []
         for effect in self.sums.values():
             counter = declared.by_name[effect.counter]

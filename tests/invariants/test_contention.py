@@ -31,7 +31,7 @@ THROTTLES = [faults.THROTTLE, faults.THROTTLED_TRANSACTION]
 
 
 def always_on_writes(fault: Fault) -> Plan:
-    """Returns a plan by which every write meets the fault. A throttled write without transaction has its own error."""
+    """Returns a plan by which every write meets the fault. Outside of a transaction, throttling is another error."""
     single = faults.error_answer("ThrottlingException") if fault is faults.THROTTLED_TRANSACTION else fault
 
     def plan(operation: str, body: bytes, number: int) -> Fault | None:

@@ -94,7 +94,7 @@ def find_traces(deployment: Deployment) -> list[forgetting.Trace]:
 
 
 def trace_names(deployment: Deployment) -> list[str]:
-    """Returns the kind and the id of each trace of the user. A hold has no id here."""
+    """Returns the kind and the id of each trace of the user; of a hold only the kind, because its id is random."""
     return sorted(
         f"{trace.kind.value} {trace.id if trace.kind is not TraceKind.HOLD else ''}".strip()
         for trace in find_traces(deployment)

@@ -249,22 +249,22 @@ def place_and_settle_at_random(
     chance = random.Random(seed)
     for turn in range(7):
         try:
-            hold = retry_until_final(
+            body, _ = retry_until_final(
                 partial(counting.place_hold, chance.randint(1, 3), chance.choice([1, 30]), f"{seed}-{turn}")
-            )[0]
+            )
         except LimitReachedError:
             continue
-        placed_ids.append(hold["hold"])
+        placed_ids.append(body["hold"])
         if chance.random() < 0.3:
             clock.pass_s(2)
         if chance.random() < 0.5:
             change = partial(
-                counting.change_hold, hold["hold"], chance.randint(1, 4), chance.choice([1, 30]), f"{seed}-{turn}"
+                counting.change_hold, body["hold"], chance.randint(1, 4), chance.choice([1, 30]), f"{seed}-{turn}"
             )
             with suppress(HoldSettledError, LimitReachedError):
                 retry_until_final(change)
         for state in chance.sample([COMMITTED, RELEASED, None], 2):  # None: settles no hold
-            hold_id = chance.choice([hold["hold"], *placed_ids[-CALLERS:]])
+            hold_id = chance.choice([body["hold"], *placed_ids[-CALLERS:]])
             try:
                 if state and retry_until_final(partial(counting.settle_hold, hold_id, state))["changed"]:
                     settled_ids.append(hold_id)

@@ -21,7 +21,8 @@ import pytest
 
 import counters
 from tally import fields
-from tally.cli import files, imports
+from tally.cli import files
+from tally.cli import imports as import_command
 from tally.cli.terminal import CommandError
 from tally.counter import Counter
 from tally.counting import anonymous, batch, children, increments, periods, posts, tallies
@@ -111,7 +112,7 @@ def test_each_row_counts_once_though_answers_are_lost_and_the_store_is_busy(
     fault: faults.Fault,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(imports, "BUSY_S_MAX", 0.0)  # the command retries without a pause
+    monkeypatch.setattr(import_command, "BUSY_S_MAX", 0.0)  # the command retries without a pause
     deployment.post()
     lines = video_lines("f")
     world.proxy.plan = faults.script({"TransactWriteItems": [fault, None, fault, fault, fault, None, fault]})

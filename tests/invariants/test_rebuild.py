@@ -61,7 +61,7 @@ def missing_amounts(reconciler: Reconciler) -> dict[tuple[str, str], Finding]:
     """Returns what a rebuild would add, by counter and id."""
     store, accepted = reconciler.store, Accepted()
     days = rebuild.rebuild_window(store, watermark.read(store), reconciler.clock())
-    list(rebuild.sum_receipts(store, counters.COUNTERS, days, accepted))
+    list(rebuild.sum_receipts(store, counters.COUNTERS, days, accepted))  # adds to `accepted`
     missing = rebuild.find_missing(store, counters.COUNTERS, accepted)
     return {(finding.counter.name, finding.target): finding for finding in missing}
 

@@ -89,7 +89,8 @@ def all_items(store: Store, table: str) -> list[Item]:
 
 
 def repair_restored(world: Deployment, copy: Store, moment_s: float | None = None, **options: Any) -> list[Finding]:
-    """Repairs restored tables. `moment_s`: when the tables were copied; None: now."""
+    """Repairs restored tables. `moment_s`: when the tables were copied; None: now. `options`: what `repair_restored`
+    takes, such as `moments_differ`: the copies are of different moments, so all drift is deleted."""
     moment_s = world.now_s if moment_s is None else moment_s
     return list(restored.repair_restored(copy, counters.COUNTERS, AUDIT_NOTE, moment_s, world.now_s, **options))
 

@@ -63,7 +63,8 @@ RULES = {
 
 
 class Record(NamedTuple):
-    """A record of an item. `old`, `new`: what the item contributes before and after; None: nothing."""
+    """A record of an item. `old`, `new`: what the item contributes before and after; None: nothing. `event_s`: when the
+    item was written, wrong by up to SKEW_S."""
 
     sequence: int
     key: str

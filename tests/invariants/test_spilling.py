@@ -138,7 +138,8 @@ def test_a_replay_closes_a_half_open_breaker(world: World, now_s: list[float]) -
 def test_a_change_that_was_committed_before_its_retries_meet_conflicts_is_counted_once(
     world: World, fault: Fault, keeps_tokens: bool
 ) -> None:
-    """The first response is lost, and every retry is in conflict. The spill then finds and replays the receipt."""
+    """The first response is lost, and every retry is in conflict. The spill then finds the receipt of its own call, so
+    the caller gets the first answer, and not a replay."""
     world.proxy.strip_tokens = not keeps_tokens
     world.proxy.plan = faults.script({"TransactWriteItems": [fault, *CONFLICTS_UNTIL_SPILL]})
     assert world.play("key-1") == ({"video_id": VIDEO, "counted": True, "visible": "now"}, False)

@@ -502,7 +502,7 @@ def test_a_scan_that_another_scan_has_replaced_neither_adds_to_a_recount_nor_end
 def test_remove_stale_removes_the_recounts_of_older_scans_and_leaves_newer_recounts(team: Team) -> None:
     count_all(team)
     team.put("CUSTOMER#a", "ORDER#1", **open_order())
-    for _ in range(STALE_MAX + 2):
+    for _ in range(STALE_MAX + 2):  # an item may keep STALE_MAX recounts of older scans, and so saves a write
         recount = team.begin_scan("all")
         team.finish_reading(recount)
         difference = recount.difference("a")

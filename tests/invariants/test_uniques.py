@@ -214,7 +214,8 @@ def test_at_a_ceiling_counted_users_are_accepted_and_all_others_are_refused(worl
 
 
 class Log:
-    """Random visits around midnight, and the visitors of each day by the clock that first sent each visit."""
+    """Random visits around midnight, and the visitors of each day. A visit is of the day on which the service first
+    sent it, by the service's clock."""
 
     def __init__(self, world: Deployment, chance: random.Random, visits: int) -> None:
         self.world, self.chance, self.visits_left = world, chance, visits

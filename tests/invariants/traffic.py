@@ -41,7 +41,7 @@ class Traffic:
         self.removed_likes: list[tuple[str, str]] = []
         """Post and user of each like that its user has removed."""
         self.holds: list[tuple[str, str, int]] = []
-        """Stock, hold and amount of the open holds."""
+        """Id of the stock, id of the hold, and amount of each open hold."""
         self._users = 0
         self._write_old_items()
 

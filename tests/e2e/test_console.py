@@ -51,7 +51,10 @@ NETWORK_LINE = "Failed to load resource"
 
 @dataclass
 class Console:
-    """A browser context with a page of the console. `errors`, `requests`: what the page logged or threw, and sent."""
+    """A browser context with a page of the console.
+
+    `errors`: the errors that the page logged or threw. `requests`: the requests of the page.
+    """
 
     dev: Dev
     context: BrowserContext
@@ -116,7 +119,7 @@ HOSTILE = (
 
 @pytest.fixture(scope="module")
 def shown_data(dev: Dev) -> Iterator[None]:
-    """Stores what the pages show: an hour of the series, its top list, two tallies that drift, and a repair.
+    """Stores what the pages show: an hour of the series, its top list, an import, two tallies that drift, and a repair.
 
     The console must show ids of HOSTILE as text, although the API refuses such ids.
     """
@@ -513,7 +516,7 @@ COUNTERS = declared([UTC, PARIS])
 def test_no_card_reads_a_span_that_would_count_visitors_twice(
     console: Console, start: Callable[..., Dev], tmp_path: Path
 ) -> None:
-    """A list adds periods, so a visitor of two periods would count twice in a list that spans both.
+    """A top list adds the periods of its span, so a visitor of two periods would count twice in a list of both.
 
     A month has many periods (days) of members. A day or month of UTC may span two periods (months in Paris) of guests.
     """
@@ -683,7 +686,7 @@ def pool(browser: Browser, dev: Dev) -> Iterator[Pool]:
 
 
 @pytest.fixture
-def with_pool(browser: Browser, dev: Dev, pool: Pool) -> Iterator[Console]:
+def console_with_pool(browser: Browser, dev: Dev, pool: Pool) -> Iterator[Console]:
     """The console with the configuration and the content security policy of a stack that has a user pool."""
     sign_in = {
         "kind": "pkce",
@@ -712,30 +715,34 @@ def with_pool(browser: Browser, dev: Dev, pool: Pool) -> Iterator[Console]:
     assert [line for line in made.errors if not line.startswith(NETWORK_LINE)] == []
 
 
-def test_pkce_signs_in_and_the_token_is_in_memory_only(with_pool: Console, pool: Pool) -> None:
-    page = with_pool.open("#/drift")
+def test_pkce_signs_in_and_the_token_is_in_memory_only(console_with_pool: Console, pool: Pool) -> None:
+    page = console_with_pool.open("#/drift")
     page.locator("#sign-in").get_by_role("button", name="Sign in").click()
     page.get_by_role("link", name="Sign in as ann").click()
     expect(page.get_by_role("banner")).to_contain_text("ann")
-    expect(page).to_have_url(f"{with_pool.dev.url}/console#/drift")
-    with_pool.wait_until_loaded()
+    expect(page).to_have_url(f"{console_with_pool.dev.url}/console#/drift")
+    console_with_pool.wait_until_loaded()
     assert pool.tokens_issued == 1
-    tokens = {request.headers["authorization"] for request in with_pool.requests if "authorization" in request.headers}
+    tokens = {
+        request.headers["authorization"] for request in console_with_pool.requests if "authorization" in request.headers
+    }
     [token] = [header.removeprefix("Bearer ") for header in tokens]
     stored = page.evaluate("[{...localStorage}, {...sessionStorage}, document.cookie, history.state]")
     assert stored == [{}, {}, "", None]
-    assert not any(token in request.url for request in with_pool.requests)
+    assert not any(token in request.url for request in console_with_pool.requests)
     # Only `make dev` has the page "Try it", because this page writes.
     assert "try" not in page.locator("nav#pages").inner_text().lower()
 
 
-def test_pkce_refuses_an_answer_to_a_sign_in_that_this_page_did_not_begin(with_pool: Console, pool: Pool) -> None:
+def test_pkce_refuses_an_answer_to_a_sign_in_that_this_page_did_not_begin(
+    console_with_pool: Console, pool: Pool
+) -> None:
     pool.state = "of-somebody-else"
-    page = with_pool.open("#/drift")
+    page = console_with_pool.open("#/drift")
     page.locator("#sign-in").get_by_role("button", name="Sign in").click()
     page.get_by_role("link", name="Sign in as ann").click()
     expect(page.get_by_text("was not started on this page")).to_be_visible()
-    page.goto(f"{with_pool.dev.url}/console?code={pool.code}&state=forged#/drift")
+    page.goto(f"{console_with_pool.dev.url}/console?code={pool.code}&state=forged#/drift")
     expect(page.get_by_text("was not started on this page")).to_be_visible()
     assert pool.tokens_issued == 0
     assert "forged" not in page.url

@@ -1,4 +1,4 @@
-"""A commit refuses invalid input before it sends anything, and a function refuses an invalid grant at its start."""
+"""`commit` refuses invalid input before it sends anything. A function refuses an invalid GRANT when it starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tally.errors import ConfigurationError, InvalidInputError, PayloadTooLargeE
 from tally.settings import Settings
 from tally.transact import Transactions
 
-ORDER = [("stock", "mug", -1), ("plays", "mug"), ("usage", "ann", 1)]
+ORDER = [("stock", "mug", -1), ("plays", "mug"), ("usage", "ann", 1)]  # counter, id, and amount
 KEY_A = {"PK": {"S": "a"}}
 CIRCLE: dict[str, Any] = {"M": {}}
 CIRCLE["M"]["x"] = CIRCLE

@@ -480,6 +480,7 @@ def test_of_two_sweeps_at_once_one_stores_the_watermark_and_a_watermark_is_too_f
 def test_the_first_record_begins_the_ledger_and_a_sweep_at_the_same_time_writes_nothing(
     up_to_date_stack: Stack, made_s: float, began_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The ledger begins at the time of the record, but not after the present, and at most a day ago."""
     monkeypatch.setattr(time, "time", lambda: NOW_S)
     before = watermark.read(up_to_date_stack.store)
     for at_s in (made_s, NOW_S - 1):

@@ -286,7 +286,7 @@ def test_extensions_run_in_order_and_counters_move_first_unless_the_list_names_t
     assert (numbers_of(last.put_item(Customer(id="2"))), visits_seen[-1]) == ((0, 10, -20), "nothing")
 
 
-def test_a_repeated_update_counts_twice_and_with_a_condition_on_the_version_once(store: Store, table: str) -> None:
+def test_a_repeated_update_counts_twice_but_once_if_it_has_a_condition_on_the_version(store: Store, table: str) -> None:
     """docs/records.md says so. The record's version here is its number of visits."""
 
     def records_that_lose_an_answer() -> Records[Customer]:

@@ -117,7 +117,7 @@ def _set_all(recount: Recount) -> tuple[int, int]:
             for difference in batch:
                 group_count += difference.recount != 0 and not difference.group.startswith(RESERVED_GROUP_PREFIX)
                 wrong_count += difference.excess != 0 and not difference.is_set
-                if difference.has_stale_recounts:
+                if difference.has_stale_recounts:  # attributes that older scans left
                     recount.remove_stale(difference.group)
             for difference in recount.set_many(batch):  # returns the differences that it did not set
                 _apply_difference(recount, difference, recount.set_number)
@@ -162,7 +162,7 @@ def _compare(recount: Recount) -> None:
 
 
 def _finish_scan(args: argparse.Namespace, stack: Stack, groups: Sequence[str] = (), again: bool = False) -> Recount:
-    """Runs a scan to its end, waits for the consumer, and returns the scan. `groups`: the groups to count; empty: all.
+    """Runs a scan to its end, waits for the consumer, and returns the recount. `groups`: those to count; empty: all.
     Raises ScanClosedError, UncountableError, CommandError."""
     fingerprints.check(fingerprints.read_all(stack.store), stack.counters)
     recount = _resume_or_begin(args, stack.store, groups, again=again)
@@ -190,7 +190,7 @@ def _finish_scan(args: argparse.Namespace, stack: Stack, groups: Sequence[str] =
 
 
 def _resume_or_begin(args: argparse.Namespace, store: Store, groups: Sequence[str], *, again: bool) -> Recount:
-    """Returns the open scan, or a new scan. Raises CommandError."""
+    """Returns the recount of the open scan, or of a new scan. Raises CommandError."""
     counter: Counter = args.counter
     scan = scan_state.read_scan(store, counter.name)
     recount = Recount(store, counter, scan)

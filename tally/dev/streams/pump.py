@@ -45,11 +45,11 @@ class Pump:
     positions: Positions
     say: Say
     engine_file: Path | None = None
-    """The engine's file; None: not known. If the file's write-ahead log does not change, the pump reads less often."""
+    """The engine's data file; None: not known. While its write-ahead log is unchanged, the pump reads less often."""
     tasks: asyncio.TaskGroup = field(init=False)
     following: list[tuple[StreamMapping, asyncio.Task[None]]] = field(default_factory=list)  # each with its task
     progress: dict[str, dict[str, str]] = field(default_factory=dict)
-    """By table and mapping: the sequence number up to which all records are done, in the shard that was read last."""
+    """By table and mapping: the sequence number that the mapping has passed, in the shard that it read last."""
     disabled: dict[str, asyncio.Event] = field(default_factory=dict)
     """By name: each disabled mapping, and the event that enables it. Every mapping is enabled at the start."""
 
@@ -62,8 +62,8 @@ class Pump:
 
     def passed(self) -> dict[str, int]:
         """Returns the sequence number that all mappings of a table have passed, by table. engine_file.py deletes the
-        records up to this number. So the result leaves out a table that a mapping has not read yet, and team tables
-        (their mappings have `counters`), because other programs may read their streams."""
+        records up to this number. So the result lacks a table if a mapping has read none of its records, and all team
+        tables (their mappings have `counters`), because other programs may read their streams."""
         mapping_counts = Counter(mapping.table for mapping in self.mappings if mapping.counters is None)
         return {
             table: min(map(int, sequences.values()))

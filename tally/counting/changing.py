@@ -57,14 +57,14 @@ def change_hold(
 
 def _refusal(counter: Counter, hold: Item, expires_s: int | None) -> CallerError | None:
     """Returns the error for a hold that cannot be changed; None if the hold can be changed."""
-    state, tally, now_s = hold_items.current_state(hold), hold["target"]["S"], clock.now_s()
+    state, stored_id, now_s = hold_items.current_state(hold), hold["target"]["S"], clock.now_s()
     if state != HELD:
         consequence = " Others may have its amount." if state == EXPIRED else ""
         return HoldSettledError(f"The hold is {state}, and cannot be changed.{consequence} Place another hold.")
     if counter.retired:
         return retired_error(counter)
-    if not periods.is_kept(counter, tally, now_s):
-        return periods.not_kept_error(counter, tally, "hold")
+    if not periods.is_kept(counter, stored_id, now_s):
+        return periods.not_kept_error(counter, stored_id, "hold")
     latest_s = int(hold["latest"]["N"])
     if expires_s is not None and expires_s > latest_s:
         why = f"A hold ends seven days after it was placed. Set ttl_s to {latest_s - int(now_s)} or less."
@@ -77,29 +77,29 @@ def _try_change(
 ) -> Body | None:
     """Commits the amount and the time, and returns the answer; None if another call changed or settled the hold first.
     If a larger amount does not fit, releases expired holds. `amount`, `expires_s`: None: as the hold has it."""
-    tally, minute = hold["target"]["S"], tallies.minute_now(call)
+    stored_id, minute = hold["target"]["S"], tallies.minute_now(call)
     amount, expires_s = amount or abs(int(hold["amount"]["N"])), expires_s or hold_items.expires_s(hold)
     signed = amount if int(hold["amount"]["N"]) > 0 else -amount  # what a release adds to the number
-    key = hold_items.live_key(counter, tally, hold["hold_id"]["S"], expires_s)
+    key = hold_items.live_key(counter, stored_id, hold["hold_id"]["S"], expires_s)
     changed = hold | key | items.to_wire({"amount": signed, "expires": expires_s})
     body, hold_writes = holds.answer_members(changed), _change_writes(call, counter, hold, changed)
     moved_by = holds.amount_to_move(hold, amount)
     # The receipt lives as long as the record of the hold.
     long_draft = draft._replace(expires_s=hold_items.known_until_s(hold))
     receipt = long_draft.receipt(
-        call, body, **(tallies.receipt_facts(counter, tally, moved_by, minute) if moved_by else {})
+        call, body, **(tallies.receipt_facts(counter, stored_id, moved_by, minute) if moved_by else {})
     )
 
     def writes(shard: int) -> list[Write]:
         if not moved_by:
             return hold_writes
-        return [*hold_writes, {"Update": tallies.add_write(call, counter, tally, shard, moved_by, minute)}]
+        return [*hold_writes, {"Update": tallies.add_write(call, counter, stored_id, shard, moved_by, minute)}]
 
     # `same_period`: the hold stays in its period, so a refusal does not name the next period.
-    of_tally = call, counter, tally, moved_by
+    of_tally = call, counter, stored_id, moved_by
     commit = partial(tallies.commit_within_limits, *of_tally, writes, receipt, index=len(hold_writes), same_period=True)
     try:
-        holds.retry_with_room(call, counter, tally, moved_by, commit)
+        holds.retry_with_room(call, counter, stored_id, moved_by, commit)
     except ChangeRefusedError:
         return None
     return body

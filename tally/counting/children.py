@@ -35,7 +35,7 @@ from .receipts import (
     ReceiptDraft,
     ReceiptKey,
     count_once,
-    ends_s,
+    expiration_s,
     refuse_retired,
     retired_error,
 )
@@ -219,7 +219,7 @@ def _removal_write(request: _ChildRequest, child: Item) -> Write:
     tombstone = {name: child[name] for name in ("at", "rollup")}  # a recount sees that the rollup may not have added it
     tombstone[TOMBSTONE] = {"N": str(anonymous.since_s(request.id, int(clock.now_s())))}
     tombstone["nonce"] = {"S": request.call.nonce}
-    tombstone["expiration"] = {"N": str(ends_s(TOMBSTONE_KEPT_S, has_user=has_user))}
+    tombstone["expiration"] = {"N": str(expiration_s(TOMBSTONE_KEPT_S, has_user=has_user))}
     return {"Put": {**write, "Item": {**request.location["Key"], **tombstone}}}
 
 

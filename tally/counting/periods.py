@@ -40,22 +40,22 @@ def tally_id(counter: Counter, id_: str, now_s: float, period: str | None = None
     current = _period_name(counter.period, datetime.fromtimestamp(now_s, _timezone(counter)))
     if period is None:
         return f"{id_}{_SEPARATOR}{current}"
-    tally = f"{id_}{_SEPARATOR}{period}"
-    if not is_valid_tally_id(counter, tally):
+    stored_id = f"{id_}{_SEPARATOR}{period}"
+    if not is_valid_tally_id(counter, stored_id):
         raise InvalidInputError(f"period must be a {counter.period} of {counter.name}, like {current}.", field="period")
-    if not is_kept(counter, tally, now_s):
-        raise not_kept_error(counter, tally, "period")
-    return tally
+    if not is_kept(counter, stored_id, now_s):
+        raise not_kept_error(counter, stored_id, "period")
+    return stored_id
 
 
-def not_kept_error(counter: Counter, tally: str, field: str) -> NotFoundError:
+def not_kept_error(counter: Counter, stored_id: str, field: str) -> NotFoundError:
     """Makes the error for a tally that is no longer kept. `field`: the input that names the tally."""
-    return NotFoundError(f"{counter.name} does not keep {tally.partition(_SEPARATOR)[2]} any longer.", field=field)
+    return NotFoundError(f"{counter.name} does not keep {stored_id.partition(_SEPARATOR)[2]} any longer.", field=field)
 
 
-def answer_members(tally: str) -> dict[str, str]:
+def answer_members(stored_id: str) -> dict[str, str]:
     """Returns the stored id of a tally as answers show it: `{"id","period"}`, or `{"id"}`."""
-    id_, separator, period = tally.partition(_SEPARATOR)
+    id_, separator, period = stored_id.partition(_SEPARATOR)
     return {"id": id_, "period": period} if separator else {"id": id_}
 
 
@@ -65,12 +65,12 @@ def tally_id_of_answer(id_: str, body: Mapping[str, object]) -> str:
     return f"{id_}{_SEPARATOR}{body['period']}" if "period" in body else id_
 
 
-def is_valid_tally_id(counter: Counter, tally: str) -> bool:
+def is_valid_tally_id(counter: Counter, stored_id: str) -> bool:
     """Returns whether a stored id fits the present declaration. If the counter has periods, the id must name a period.
     If the counter has no periods, each id fits, also with a period of an earlier declaration."""
     if counter.period is None:
         return True
-    id_, _, name = tally.partition(_SEPARATOR)
+    id_, _, name = stored_id.partition(_SEPARATOR)
     try:
         is_name = name == _period_name(counter.period, _start_of(counter.period, name))  # in no other spelling
     except ValueError:
@@ -78,33 +78,33 @@ def is_valid_tally_id(counter: Counter, tally: str) -> bool:
     return bool(id_) and is_name and name.startswith("2")  # the years 2000 to 2999
 
 
-def is_kept(counter: Counter, tally: str, now_s: float) -> bool:
+def is_kept(counter: Counter, stored_id: str, now_s: float) -> bool:
     """Returns whether a tally is kept at `now_s`. If not, TTL may have removed the tally, or its id does not fit."""
-    if not is_valid_tally_id(counter, tally):
+    if not is_valid_tally_id(counter, stored_id):
         return False
-    end_s = expires_s(counter, tally)
+    end_s = expires_s(counter, stored_id)
     return end_s is None or now_s < end_s
 
 
-def expires_s(counter: Counter, tally: str) -> int | None:
+def expires_s(counter: Counter, stored_id: str) -> int | None:
     """Returns when DynamoDB may remove a tally, in epoch seconds; None: never."""
-    return None if counter.keep_periods is None else ends_s(counter, tally, counter.keep_periods)
+    return None if counter.keep_periods is None else ends_s(counter, stored_id, counter.keep_periods)
 
 
-def has_ended(counter: Counter, tally: str, at_s: float) -> bool:
-    """Returns whether the tally's period had ended at `at_s`. If the counter has no periods, every period has ended."""
-    return _SEPARATOR in tally if counter.period is None else ends_s(counter, tally) <= at_s
+def has_ended(counter: Counter, stored_id: str, at_s: float) -> bool:
+    """Returns whether the tally's period had ended at `at_s`. Without periods now, each period has ended."""
+    return _SEPARATOR in stored_id if counter.period is None else ends_s(counter, stored_id) <= at_s
 
 
-def seconds_to_next(counter: Counter, tally: str, now_s: float) -> int:
+def seconds_to_next(counter: Counter, stored_id: str, now_s: float) -> int:
     """Returns the seconds until the next period begins: 1 or more."""
-    return max(1, math.ceil(ends_s(counter, tally) - now_s))
+    return max(1, math.ceil(ends_s(counter, stored_id) - now_s))
 
 
-def ends_s(counter: Counter, tally: str, periods_later: int = 0) -> int:
+def ends_s(counter: Counter, stored_id: str, periods_later: int = 0) -> int:
     """Returns the end of the tally's period, or of the period `periods_later` periods later, in epoch seconds."""
     period = str(counter.period)
-    begins = _start_of(period, tally.partition(_SEPARATOR)[2])
+    begins = _start_of(period, stored_id.partition(_SEPARATOR)[2])
     months = _MONTHS.get(period)
     if months:
         year, month = divmod(begins.year * 12 + begins.month - 1 + (periods_later + 1) * months, 12)

@@ -76,7 +76,7 @@ class ReceiptDraft(NamedTuple):
 
     def pending_receipt(self, call: Call, body: Body, **facts: Item) -> Write:
         """Returns the write of a receipt whose change the rollup adds. It lives for PENDING_KEPT_S or longer."""
-        expires_s = max(self.expires_s, ends_s(PENDING_KEPT_S, has_user=bool(call.caller)))
+        expires_s = max(self.expires_s, expiration_s(PENDING_KEPT_S, has_user=bool(call.caller)))
         return self._replace(expires_s=expires_s).receipt(call, body, **PENDING_ROLLUP, **facts)
 
 
@@ -129,11 +129,11 @@ def draft_receipt(call: Call, receipt_key: ReceiptKey) -> ReceiptDraft:
     mark = IMPORTED if receipt_key.operation == IMPORT else {}
     if receipt_key.imported_day is not None:
         mark = {name: {"N": str(receipt_key.imported_day)} for name in mark}  # the attribute of IMPORTED, with the day
-    expires_s = ends_s(life_s + clock.CLOCK_DIFFERENCE_S_MAX, has_user=bool(call.caller))  # clocks differ
+    expires_s = expiration_s(life_s + clock.CLOCK_DIFFERENCE_S_MAX, has_user=bool(call.caller))  # clocks differ
     return ReceiptDraft(id_, payload_hash, expires_s, mark)
 
 
-def ends_s(life_s: int, *, has_user: bool) -> int:
+def expiration_s(life_s: int, *, has_user: bool) -> int:
     """Returns the expiration, in epoch seconds, of an item that lives for `life_s` at least.
 
     `has_user`: whether the change has a user. Without a user, the item lives to the end of a day of UTC, so that the

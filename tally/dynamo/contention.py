@@ -140,7 +140,7 @@ class Retries:
     random: Random = field(default_factory=SystemRandom)
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
-    attempts: int = 0  # that have failed
+    attempts: int = 0  # for which `sleep_before_retry` was called
 
     def __post_init__(self) -> None:
         since_s = self.clock() if self.since_s is None else self.since_s

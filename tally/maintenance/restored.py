@@ -37,7 +37,7 @@ from ..drift.rows import DriftRow
 from ..dynamo import items, keys, queries
 from ..dynamo.client import Store
 from ..dynamo.keys import Item
-from ..dynamo.transactions import Write, try_commit
+from ..dynamo.transactions import TRANSACTION_ITEMS_MAX, Write, try_commit
 from ..errors import TallyError
 from ..items import HEARTBEAT_PREFIX
 from ..streams import dead_letters, segments, watermark
@@ -47,7 +47,6 @@ from . import rebuild
 from .rebuild import Accepted, Window
 from .reconcile import Finding, RepairNotReadyError, repair_writes
 
-DELETED_AT_ONCE = 100  # items in a transaction
 ALL_TIME = float("inf")  # `added_s` of `count_children`: no rollup runs, so no child waits for the rollup
 
 Tell = Callable[[int], object]
@@ -200,8 +199,8 @@ def _delete_partition(store: Store, partition: str) -> None:
     """Deletes every item of a partition of the ledger."""
     table = store.settings.ledger_table
     item_keys = [keys.key(partition, item["SK"]["S"]) for item in queries.partition_items(store, table, partition)]
-    for start in range(0, len(item_keys), DELETED_AT_ONCE):
-        chunk = item_keys[start : start + DELETED_AT_ONCE]
+    for start in range(0, len(item_keys), TRANSACTION_ITEMS_MAX):
+        chunk = item_keys[start : start + TRANSACTION_ITEMS_MAX]
         _write_or_raise(store, "The ledger", [{"Delete": {"TableName": table, "Key": key}} for key in chunk])
 
 

@@ -27,10 +27,10 @@ from ..errors import ConfigurationError, InvalidInputError, TallyError
 R = TypeVar("R")
 KEY_BYTES_MAX = {"partition key": 2048, "sort key": 1024}  # DynamoDB's limits
 NESTING_MAX = 32  # levels of lists and maps in one value: DynamoDB's limit
-_DECLARATION = "tally"  # the key in a field's metadata of (name in the table, kind of key, atomic counter)
+_DECLARATION = "tally"  # in a field's metadata it leads to (name in the table, kind of key, atomic counter)
 _ATTRIBUTES = "__tally_attributes__"  # the attribute of a record class that holds its Attributes
 _SERIALIZER, _DESERIALIZER = TypeSerializer(), TypeDeserializer()
-# For each declared type, the types of its values. For `Any` the first type that fits counts, so bool is before int.
+# For each declared type, the types of its values. `Any` takes the first type that fits, so bool is before int.
 _ACCEPTED_TYPES: dict[Any, Any] = {
     bool: bool,
     str: str,

@@ -131,7 +131,7 @@ class Records(Generic[R]):
         unless the message says that the record is updated, because only the read failed.
         """
         write = self.update_write(record, condition=condition, actions=actions, ignore_nulls=ignore_nulls)["Update"]
-        # ConsumedCapacity shows that the answer is whole. An answer without `Attributes` may be whole: see below.
+        # A whole answer has ConsumedCapacity. It may lack `Attributes`: see `if not stored`.
         extra = {} if self._exact else {"ReturnValues": "ALL_NEW", "ReturnConsumedCapacity": "TOTAL"}
         key = write["Key"]
         answer = self._send({"Update": write | extra}, lambda item: self._condition_error(key, item, is_guarded=False))

@@ -44,7 +44,7 @@ from .dynamo.transactions import TRANSACTION_ITEMS_MAX
 from .errors import ConfigurationError, InvalidInputError, PayloadTooLargeError, StoreRefusedError
 from .settings import Settings
 
-OPERATION = "change"  # as in POST /changes: a key that is sent to both counts once
+OPERATION = "change"  # also of POST /changes: a key that a caller sends there and here counts once
 ANSWER_BYTES_MAX = 2048  # each KB of a receipt is billed
 DYNAMODB_MESSAGE_CHARACTERS_MAX = 300  # enough for one error. A longer message is cut: it may quote an item
 _DIGITS_MAX = 18  # a longer Decimal stays a Decimal, because an int of a billion digits takes all memory

@@ -176,14 +176,14 @@ class _ParentsSweep:
         if name not in self.counters:
             raise ConfigurationError(f"The counter {name} is not declared.")
         tally = Tally(self.counters[name], row["target"]["S"])
-        shards = tallies.read_numbered_shards(self._call, *tally)
+        shards = tallies.read_numbered_shards(self._new_call(), *tally)
         if TOMBSTONE not in shards.get(0, {}):
             logger.warning("not a removed parent", extra={"row": row["SK"]})
-            commit_writes(self._call, [self._delete_row_write(row)])
+            commit_writes(self._new_call(), [self._delete_row_write(row)])
             return  # somebody put the row by hand: a removal marks shard 0 in the transaction that puts the row
         every = {*shards, *range(tally.counter.max_shards)}  # an earlier declaration may have had more shards
         unmarked = [shard for shard in sorted(every) if TOMBSTONE not in shards.get(shard, {})]
-        _mark_shards(self._call, tally, unmarked, int(clock.now_s()))
+        _mark_shards(self._new_call(), tally, unmarked, int(clock.now_s()))
         found_nothing = found_nothing and not unmarked
         yield
         chunk_size, child_range = min(tally.counter.max_shards, TRANSACTION_CHILDREN_MAX), tally.counter.child_range
@@ -192,7 +192,7 @@ class _ParentsSweep:
             children = [item for item in page if TOMBSTONE not in item]
             for first in range(0, len(children), chunk_size):
                 found_nothing = False
-                call, chunk = self._call, children[first : first + chunk_size]
+                call, chunk = self._new_call(), children[first : first + chunk_size]
                 # Each child moves another shard, because a transaction may write an item once only.
                 parts = [removal_writes(call, *tally, child, shard) for shard, child in enumerate(chunk)]
                 commit_writes(call, [write for writes in parts for write in writes])
@@ -206,12 +206,12 @@ class _ParentsSweep:
     def _postpone(self, row: Item, tally: Tally) -> None:
         """Makes the row due when no late copy of a put can come any more."""
         later_row = _removal_row_write(self.store, tally, int(clock.now_s()) + TOMBSTONE_KEPT_S, found_nothing=True)
-        commit_writes(self._call, [self._delete_row_write(row), later_row])
+        commit_writes(self._new_call(), [self._delete_row_write(row), later_row])
 
     def _finish(self, row: Item, tally: Tally) -> None:
         """If the sum of the shards is 0, removes the shards and the row. If not, the tally drifts or the rollup lags,
         and a later sweep tries again."""
-        shards = tallies.read_numbered_shards(self._call, *tally)
+        shards = tallies.read_numbered_shards(self._new_call(), *tally)
         numbers = {shard: tallies.stored_number(tally.counter, item, 0) for shard, item in shards.items()}
         if sum(numbers.values()):
             logger.warning("removed parent has a tally", extra={"row": row["SK"], "tally": sum(numbers.values())})
@@ -219,7 +219,7 @@ class _ParentsSweep:
             self._postpone(row, tally)
             return
         if any(numbers.values()):
-            commit_writes(self._call, self._zero_shards_writes(tally, numbers))
+            commit_writes(self._new_call(), self._zero_shards_writes(tally, numbers))
         zero = "(#number = :zero OR attribute_not_exists(#number))"
         delete = {
             "TableName": self.store.settings.counts_table,
@@ -228,13 +228,13 @@ class _ParentsSweep:
             "ExpressionAttributeValues": {":zero": {"N": "0"}},
         }
         removals: list[Write] = [{"Delete": {**delete, "Key": tallies.key(*tally, shard)}} for shard in shards]
-        commit_writes(self._call, [*removals, self._delete_row_write(row)])
+        commit_writes(self._new_call(), [*removals, self._delete_row_write(row)])
         self.parents += 1
 
     def _zero_shards_writes(self, tally: Tally, numbers: dict[int, int]) -> list[Write]:
         """Returns the writes that bring every shard to 0, booked on one minute. The sum over the shards stays 0."""
         assert not sum(numbers.values())
-        call, writes = self._call, list[Write]()
+        call, writes = self._new_call(), list[Write]()
         minute = tallies.minute_now(call)
         for shard, number in numbers.items():
             if number:
@@ -248,7 +248,6 @@ class _ParentsSweep:
         ledger = {"TableName": self.store.settings.ledger_table, "Key": {"PK": row["PK"], "SK": row["SK"]}}
         return {"Delete": {**ledger, "ConditionExpression": "attribute_exists(PK)"}}
 
-    @property
-    def _call(self) -> Call:
-        """A new call, with a deadline for one transaction."""
+    def _new_call(self) -> Call:
+        """Makes a call with a deadline for one transaction."""
         return Call(self.store, deadline_s=min(self.until_s, self.store.clock() + TRANSACTION_S_MAX))

@@ -29,7 +29,7 @@ from ..errors import NotFoundError, StoreBusyError
 from . import periods
 from .receipts import lifetime_s
 
-BUCKETS = 16  # a bucket is one partition: 16 take about 5,000 holds a second
+BUCKETS = 16  # partitions: they take 4,000 holds a second, if each is put and deleted, for 2 write units each
 UNRELEASED_MAX = 20  # in each bucket, `count_unreleased` reads so many expired and so many overdue holds at most
 OVERDUE = "OVERDUE#"  # sorts after all times of expiry
 SETTLED_KEPT_S = 24 * 3600  # the record of a hold is kept at least this long after `latest`, for late commits

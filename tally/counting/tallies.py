@@ -113,11 +113,12 @@ def state_of(counter: Counter, item: Mapping[str, Any]) -> State:
 
 
 def with_value(call: Call, counter: Counter, id_: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the answer to a change with `value`: the number after the change, by a strongly consistent read of 1 RCU.
+    """Returns the answer to a change with `value`: the number after the change, by a strongly consistent read.
 
-    The number is of the period in which the change counted, even if the next period has begun. It may lack spilled
-    changes, and changes during the read. The change is counted, so this function raises no error. It leaves `value` out
-    if the change is visible soon, if the period is no longer kept, or if the read fails or has no time left.
+    The read costs 1 RCU for each 4 KB of shards. The number is of the period in which the change counted, even if the
+    next period has begun. It may lack spilled changes, and changes during the read. The change is counted, so this
+    function raises no error. It leaves `value` out if the change is visible soon, if the period is no longer kept, or
+    if the read fails or has no time left.
     """
     tally_id = periods.tally_id_of_answer(id_, body)
     has_time = call.deadline_s - call.store.clock() >= REQUEST_S_MAX

@@ -213,8 +213,8 @@ USER_AGENT = Kind(
     "Mozilla/5.0",
     source=Source.HEADER,
     http_name="User-Agent",
-    http_default="",  # every browser sends this header
-    is_documented=False,  # every client sends it anyway
+    http_default="",  # a request without the header counts as a crawler's, because every browser sends it
+    is_documented=False,  # HTTP clients send the header on their own
 )
 ADDRESS = replace(
     kind.text(

@@ -51,7 +51,7 @@ class Access(Enum):
 
 
 class UserVisibility(Enum):
-    """Who may read over HTTP which users like a post: the option `likersVisible` of the deployment."""
+    """Who may list children over HTTP, such as likes, if the counter has `lists="anyone"`: option `likersVisible`."""
 
     ANYONE = "anyone"
     SIGNED_IN = "signedIn"
@@ -130,7 +130,7 @@ class OperationFacts:
     takes_any_query: bool = False
     """Whether HTTP requests may have any query string, which Tally then does not read."""
     body_bytes_max: int = 16 * 1024  # of an HTTP request
-    names_users: bool = False  # whether answers name users; then `UserVisibility` says who may call the operation
+    names_users: bool = False  # whether answers name users; then `UserVisibility` narrows a route that anyone may use
     smoke_statuses: Sequence[int] = ()
     """The statuses that the smoke test expects of the operation's sample (in `events/`). Empty: `success_statuses`."""
 

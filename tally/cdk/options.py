@@ -120,7 +120,7 @@ class Options:
     likers_visible: UserVisibility = _option(  # noqa: RUF009 (a member of an Enum does not change)
         parse.one_of({visible.value: visible for visible in UserVisibility}), UserVisibility.ANYONE
     )
-    """Who may list the users who like a post, if the counter has `lists="anyone"`: `anyone`, `signedIn` or `nobody`."""
+    """Who may list children, such as likes, if the counter has `lists="anyone"`: `anyone`, `signedIn` or `nobody`."""
     dead_letter_days: int = _option(parse.whole(1, 3650), 90)
     """The days after which a dead letter expires, 1 to 3,650."""
     series_days: int | None = _option(parse.whole(1, 36_500), None)

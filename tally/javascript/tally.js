@@ -186,7 +186,7 @@ export class Tally extends EventTarget {
     // `counter id`, has the time of an anonymous like. FORGET_NOTE is there while `forget()` deletes these likes.
     this.secretName = `tally1-own ${this.api} `;
     this.storage = storage ?? orUndefined(() => document && localStorage);
-    // How far the server's clock is ahead of this machine's clock.
+    // How far the server's clock is ahead of this machine's clock; 0 until an answer says this (#isClockKnown).
     this.aheadMs = 0;
     if (this.storage) LISTENERS.set(this.storage, [...(LISTENERS.get(this.storage) ?? []), this.#listener]);
     globalThis.addEventListener?.("storage", this.#listener);

@@ -74,9 +74,9 @@ def needed(counters: Iterable[Counter]) -> needs.Needs:
     if watching:
         on_ledger |= {"WATCHED#": ("Query", "UpdateItem", "DeleteItem")}
         on_counts |= needs.on_counts(watching, "GetItem")
-    on_counts |= needs.FORGET_SALTS if is_listed(listed, PAGE_VISITORS) else needs.NOTHING
-    sending = heartbeats | needs.to_send_events(listed, "Query") | needs.READ_FINGERPRINTS
-    return needs.to_release_expired_holds(listed) | sending | needs.on_ledger(on_ledger) | on_counts
+    on_salts = needs.FORGET_SALTS if is_listed(listed, PAGE_VISITORS) else needs.NOTHING
+    others = needs.to_release_expired_holds(listed) | needs.to_send_events(listed, "Query") | needs.READ_FINGERPRINTS
+    return heartbeats | others | needs.on_ledger(on_ledger) | on_counts | on_salts
 
 
 class Sweep:

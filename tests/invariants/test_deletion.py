@@ -415,7 +415,7 @@ def test_rows_that_the_sweep_cannot_apply_do_not_stop_other_removals(family: Fam
     ledger, raw = family.store.settings.ledger_table, family.world.raw
     raw.put_item(TableName=ledger, Item=keys.key("DELETED", "000000000001#x"))
     for id_, counter in (("remade", family.counter), ("old", replace(family.counter, name="undeclared"))):
-        write = deletion._removal_row_write(family.store, Tally(counter, id_), 1, found_nothing=True)
+        write = deletion._removal_row_write(family.store, Tally(counter, id_), due_s=1, found_nothing=True)
         raw.put_item(**write["Put"])
     family.make(1, "remade")
     assert family.sweep() == SweptParents(children=3, parents=0, failed=2, finished=True)

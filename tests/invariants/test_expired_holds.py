@@ -173,7 +173,7 @@ def test_a_hold_that_a_caller_releases_does_not_become_overdue(counting: Countin
         call = Call(replace(counting.world.store, client=counting.world.raw), "ann")
         assert settling.settle(call, counters.STOCK, ITEM, hold_id, RELEASED)["changed"] is True
 
-    counting.world.proxy.plan = acting_before({1: release})  # transaction 0 is the refused release, and 1 is the move
+    counting.world.proxy.plan = acting_before({1: release})  # 0: the refused release; 1: the move to overdue
     assert counting.sweep_until() == (0, 1, True)
     assert counting.states() == {hold_id: RELEASED}
     assert counting.stored(counters.STOCK) == 1
@@ -187,7 +187,8 @@ def test_a_hold_whose_release_fails_temporarily_stays_due_and_the_next_sweep_rel
         counting.place_hold(1, ttl_s=60)
     clock.pass_s(61)
     holds_before = counting.stored_holds()
-    counting.world.proxy.plan = lambda _, body, __: faults.FAIL_BEFORE if b"Update" in body else None  # releases
+    # Each release fails: of the sweep's requests, only a release has an Update, which moves the stock.
+    counting.world.proxy.plan = lambda _, body, __: faults.FAIL_BEFORE if b"Update" in body else None
     assert counting.sweep_until() == (0, 2, True)
     assert counting.stored_holds() == holds_before
     counting.world.proxy.plan = faults.no_faults
@@ -221,7 +222,7 @@ def test_holds_of_an_undeclared_counter_and_an_item_that_is_not_a_hold_do_not_de
 def test_an_item_among_the_live_holds_that_is_already_committed_is_not_released(counting: Counting) -> None:
     """Somebody put the item there manually. If the item were an expired hold, each refusal would try to release it."""
     counting.stock(1)
-    hold_id = f"{int(time.time()) - 600}-{'A' * 16}"
+    hold_id = f"{int(time.time()) - 600}-{'A' * 16}"  # the time of the expiry, and a random part
     values = {
         "counter": "stock", "target": ITEM, "hold_id": hold_id, "state": COMMITTED, "amount": 1, "expires": 1,
         "latest": 1, "kept_s": 1, "receipt": "none",

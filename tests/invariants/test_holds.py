@@ -124,10 +124,10 @@ def test_an_expired_hold_cannot_be_committed_without_an_amount_and_is_released_o
 ) -> None:
     """A hold can be committed until its last second. After a release of the expired hold, no commit is possible."""
     counting.stock(11)
-    in_time, hold_id = (counting.place_hold(amount, ttl_s=60)[0]["hold"] for amount in (1, 3))
+    prompt_hold_id, hold_id = (counting.place_hold(amount, ttl_s=60)[0]["hold"] for amount in (1, 3))
     clock.pass_s(59)
     assert counting.sweep() == 0
-    assert counting.settle_hold(in_time, COMMITTED)["changed"] is True
+    assert counting.settle_hold(prompt_hold_id, COMMITTED)["changed"] is True
     clock.pass_s(1)
     if is_swept:
         assert counting.sweep() == 1
@@ -137,7 +137,7 @@ def test_an_expired_hold_cannot_be_committed_without_an_amount_and_is_released_o
         assert counting.settle_hold(hold_id, RELEASED) == {**released, "changed": changed}
         assert isinstance(refusal(partial(counting.settle_hold, hold_id, COMMITTED, 3)), HoldSettledError)
         assert counting.stored(counters.STOCK) == 10
-    assert counting.states() == {in_time: COMMITTED, hold_id: RELEASED}
+    assert counting.states() == {prompt_hold_id: COMMITTED, hold_id: RELEASED}
     assert counting.sweep() == 0
 
 

@@ -234,26 +234,26 @@ class Schedule:
     def redeclare(self) -> None:
         """Schedule a deploy that changes a declaration, and its rollback. Consumers get a declaration before writers.
         Writers never get an incompatible declaration."""
-        targets, after_s = [*self.world.handlers, "writers"], 0.0
+        receivers, after_s = [*self.world.handlers, "writers"], 0.0
         name, fields = self.chance.choice(COMPATIBLE_FIELDS)
         # A counter without a stored fingerprint has no items yet, so every declaration fits it.
         counters_with_changes = fingerprints.read_all(self.world.store)
         incompatible = [entry for entry in INCOMPATIBLE_FIELDS if entry[0] in counters_with_changes]
         if incompatible and self.chance.random() < 0.5:
-            targets, (name, fields) = [*self.world.handlers], self.chance.choice(incompatible)
+            receivers, (name, fields) = [*self.world.handlers], self.chance.choice(incompatible)
         declared = counters.COUNTERS[name]
         for counter in (replace(declared, **fields), declared):
-            for target in targets:
-                self.world.schedule_in(after_s, self._declare, target, counter)
+            for receiver in receivers:
+                self.world.schedule_in(after_s, self._declare, receiver, counter)
                 after_s += self.chance.uniform(0, 60)
             after_s += self.chance.uniform(60, 400)
         if self.may_repair:
             self.world.schedule_in(after_s, self.redeclare)
 
-    def _declare(self, target: str, counter: Counter) -> None:
-        """Give a consumer or the writers a declaration. `target`: the name of a consumer, or `writers`."""
-        if target in self.world.handlers:
-            handler = self.world.handlers[target]
+    def _declare(self, receiver: str, counter: Counter) -> None:
+        """Give a consumer or the writers a declaration. `receiver`: the name of a consumer, or `writers`."""
+        if receiver in self.world.handlers:
+            handler = self.world.handlers[receiver]
             handler.declared = CounterIndex({**handler.declared.by_name, counter.name: counter})
         else:
             counters.COUNTERS[counter.name] = counter

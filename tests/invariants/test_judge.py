@@ -32,7 +32,7 @@ FOREVER = float("inf")
 
 
 @pytest.fixture(autouse=True)
-def _judged(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def _mark_minutes_before_m_judged(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fold, "BUCKETS", 2)  # the judge reads fewer partitions; test_segments uses all buckets
     StreamWorld(store, store.client).mark_judged(M - 1)
 

@@ -129,8 +129,8 @@ def test_the_receipt_of_a_hold_is_kept_as_long_as_the_hold_can_be_committed(budg
     clock.pass_s(began_s + 8 * DAY_S - 1 - clock.now_s)
     replays = {state: budget.place(30, key, 7 * DAY_S) for state, key in keys.items()}
     assert {body["hold"] for body in replays.values()} == {body["hold"] for body in placed.values()}
-    today = f"{OWNER}#{placed[HELD]['period']}" if budget.counter.period else OWNER
-    assert budget.left(today) == amount_left
+    first_tally = f"{OWNER}#{placed[HELD]['period']}" if budget.counter.period else OWNER
+    assert budget.left(first_tally) == amount_left
     assert budget.commit(placed[EXPIRED]["hold"], 30)["changed"] is True
     clock.pass_s(1)
     error = refusal(partial(budget.commit, placed[HELD]["hold"], 30))
@@ -176,14 +176,14 @@ def test_a_late_commit_and_a_void_count_in_the_period_of_the_hold_while_the_peri
 ) -> None:
     clock.pass_s(1.5 * DAY_S - clock.now_s % DAY_S)
     budget = Budget(world, QUOTA)
-    today, hold_id = budget.tally_id(), budget.hold(30)
+    first_tally, hold_id = budget.tally_id(), budget.hold(30)
     clock.pass_s(DAY_S)
     budget.sweep()
     budget.use(1_000)
     assert budget.commit(hold_id, 20)["changed"] is True
-    assert (budget.left(today), budget.left()) == (1_000 - 20, 0)
+    assert (budget.left(first_tally), budget.left()) == (1_000 - 20, 0)
     assert budget.void(hold_id)["changed"] is True
-    assert (budget.left(today), budget.left()) == (1_000, 0)
+    assert (budget.left(first_tally), budget.left()) == (1_000, 0)
     minutes = Budget(world, MINUTES)
     late_hold, committed_hold = minutes.hold(30), minutes.hold(40)
     minutes.commit(committed_hold)

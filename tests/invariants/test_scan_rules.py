@@ -148,7 +148,7 @@ class Model:
         self.recounts: Multiset[tuple[str, str]] = Multiset()
         """By the scan's attribute (`Scan.recount_attribute`) and group."""
         self.set_by: dict[str, int] = {}
-        """The generation of the scan that last set the number of each group."""
+        """By group, which scan last set the number: its generation, which counts the scans."""
         self.running: list[tuple[str, Process]] = []
         """The processes by name: "scan", or "shard" with the number of the shard."""
         self.begin_chance = self.chance.choice((0.0005, 0.005))

@@ -101,14 +101,14 @@ def test_amounts_above_2_to_the_53_are_exact_in_segments_series_and_lists(store:
 
 
 def test_series_that_are_kept_for_some_days_expire_and_since_is_the_first_day_that_is_kept(store: Store) -> None:
-    brief = replace(store, settings=store.settings._replace(series_days=2))  # keeps series for two days
-    sum_up(brief, M - 1)
-    book(brief, M, plays(5))
-    sum_up(brief, M + 3)
-    assert {item["expiration"]["N"] for item in whole_days(brief)} == {
+    two_day_store = replace(store, settings=store.settings._replace(series_days=2))
+    sum_up(two_day_store, M - 1)
+    book(two_day_store, M, plays(5))
+    sum_up(two_day_store, M + 3)
+    assert {item["expiration"]["N"] for item in whole_days(two_day_store)} == {
         str((H // 24 + 2 + hours.EXPIRY_GRACE_DAYS) * hours.DAY_S)
     }
-    sum_up(brief, M + 4 * 24 * 3)  # three days later
+    sum_up(two_day_store, M + 4 * 24 * 3)  # three days later
     without_setting = Call(store)  # a command does not know `series_days`
     answer = read.read_series(without_setting, PLAYS, "v", TWO_DAYS._replace(end=H + 24 * 4))
     first_hour = (H // 24 + 1) * 24  # the day of H is three days old, so the next day is the first that is kept
@@ -141,16 +141,16 @@ def test_days_that_expire_while_no_sweep_runs_are_not_shown_as_zeros(
     store: Store, monkeypatch: pytest.MonkeyPatch, days_without_sweeps: int, expired_days: int
 ) -> None:
     """A day is shown for `series_days`, and its items expire EXPIRY_GRACE_DAYS (7) later."""
-    first_day, midnight = H // 24 + 1, 24 * (H // 24 + 1)
-    brief = replace(store, settings=store.settings._replace(series_days=2))
-    sum_up(brief, 4 * midnight - 1)  # an hour has four minutes
+    first_day, midnight_h = H // 24 + 1, 24 * (H // 24 + 1)
+    two_day_store = replace(store, settings=store.settings._replace(series_days=2))
+    sum_up(two_day_store, 4 * midnight_h - 1)  # an hour has four minutes
     for day in range(3):
-        book(brief, 4 * (midnight + 24 * day), plays(5))
-    sum_up(brief, 4 * (midnight + 24 * 3) - 1)
+        book(two_day_store, 4 * (midnight_h + 24 * day), plays(5))
+    sum_up(two_day_store, 4 * (midnight_h + 24 * 3) - 1)
     now_s = float((first_day + 3) * hours.DAY_S + days_without_sweeps * hours.DAY_S)
     monkeypatch.setattr(time, "time", lambda: now_s)
     ConsumerWorld(store, store.client).delete_expired(now_s)
-    answer = read.read_series(Call(store), PLAYS, "v", SeriesRange(DAY, midnight, midnight + 24 * 3))
+    answer = read.read_series(Call(store), PLAYS, "v", SeriesRange(DAY, midnight_h, midnight_h + 24 * 3))
     shown_days = {point["from"] // hours.DAY_S - first_day: point["value"] for point in answer["series"]}
     assert shown_days == dict.fromkeys(range(1 + expired_days, 3), 5)  # `series_days` shows two of the three days
     assert answer["since"] == hours.DAY_S * (first_day + 1 + expired_days)
@@ -453,15 +453,15 @@ def test_a_counter_has_a_total_series_and_an_id_has_one_series_over_all_its_peri
 
 
 def test_days_are_sums_of_hours_in_any_zone_whose_days_begin_with_an_hour(store: Store) -> None:
-    midnight = H - H % 24 + 24
-    sum_up(store, 4 * (midnight - 2) - 1)
-    for hour, amount in ((midnight - 2, 1), (midnight - 1, 2), (midnight, 4), (midnight + 1, 8)):
+    midnight_h = H - H % 24 + 24
+    sum_up(store, 4 * (midnight_h - 2) - 1)
+    for hour, amount in ((midnight_h - 2, 1), (midnight_h - 1, 2), (midnight_h, 4), (midnight_h + 1, 8)):
         book(store, 4 * hour, plays(amount))
-    sum_up(store, 4 * (midnight + 2) - 1)
-    utc = range_of(DAY, 3600 * (midnight - 24), 3600 * (midnight + 2), None, 0)
-    assert series(store, range_=utc) == {midnight - 24: 1 + 2, midnight: 4 + 8}
-    one_hour_ahead = range_of(DAY, 3600 * (midnight - 24), 3600 * (midnight + 2), "Etc/GMT-1", 0)
-    assert series(store, range_=one_hour_ahead) == {midnight - 25: 1, midnight - 1: 2 + 4 + 8}
+    sum_up(store, 4 * (midnight_h + 2) - 1)
+    utc = range_of(DAY, 3600 * (midnight_h - 24), 3600 * (midnight_h + 2), None, 0)
+    assert series(store, range_=utc) == {midnight_h - 24: 1 + 2, midnight_h: 4 + 8}
+    one_hour_ahead = range_of(DAY, 3600 * (midnight_h - 24), 3600 * (midnight_h + 2), "Etc/GMT-1", 0)
+    assert series(store, range_=one_hour_ahead) == {midnight_h - 25: 1, midnight_h - 1: 2 + 4 + 8}
 
 
 @pytest.mark.parametrize("now_s", [3600 * H, 3600 * H + 0.5, 3600 * H + 1, 3600 * H + 3599.9])
@@ -538,11 +538,11 @@ def test_imports_of_the_current_hour_are_read_from_all_of_its_running_segments(
 
 
 def test_imports_never_expire_and_an_id_has_one_series_of_imports_over_all_periods(store: Store) -> None:
-    brief, calls = replace(store, settings=store.settings._replace(series_days=2)), replace(PLAYS, name="calls")
-    sum_up(brief, M - 1)
+    two_day_store, calls = replace(store, settings=store.settings._replace(series_days=2)), replace(PLAYS, name="calls")
+    sum_up(two_day_store, M - 1)
     book(store, M, plays(1, day=OLD_DAY), JournalEntry("calls", "c#2024-05-03", "", 5, 5, OLD_DAY))
     book(store, M + 1, JournalEntry("calls", "c#2024-05-04", "", 6, 6, OLD_DAY))
-    sum_up(brief, M + 3)
+    sum_up(two_day_store, M + 3)
     assert not any("expiration" in item for item in whole_days(store))
     assert (imports(store), imports(store, "c", calls)) == ({OLD_DAY: 1}, {OLD_DAY: 11})
     assert series(store, "c", counter=calls) == {}

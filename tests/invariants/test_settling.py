@@ -232,10 +232,10 @@ def test_no_hold_is_released_if_its_release_would_move_the_number_towards_the_re
 def test_a_hold_stays_in_its_period_and_its_release_makes_no_room_in_another_period(world: World, clock: Clock) -> None:
     clock.pass_s(1.5 * DAY_S - clock.now_s % DAY_S)
     quota, key = Budget(world, QUOTA), new_key()
-    today = quota.tally_id()
+    first_tally = quota.tally_id()
     first = quota.place(600, key, ttl_s=2 * DAY_S)
     expired_hold = quota.hold(300, ttl_s=DAY_S)
-    assert (first["id"], f"{OWNER}#{first['period']}") == (OWNER, today)
+    assert (first["id"], f"{OWNER}#{first['period']}") == (OWNER, first_tally)
     clock.pass_s(DAY_S)
     quota.use(1_000)
     assert refusal(partial(quota.hold, 1)).members.keys() == {"left", "retry_after_s"}
@@ -243,7 +243,7 @@ def test_a_hold_stays_in_its_period_and_its_release_makes_no_room_in_another_per
     assert quota.place(600, key, ttl_s=2 * DAY_S) == first
     assert quota.commit(str(first["hold"]), 250)["changed"] is True
     assert quota.release(expired_hold)["changed"] is True
-    assert (quota.left(today), quota.left()) == (1_000 - 250, 0)
+    assert (quota.left(first_tally), quota.left()) == (1_000 - 250, 0)
 
 
 @pytest.mark.parametrize("seed", [0, *in_long(range(1, 4))])

@@ -25,6 +25,7 @@ from tests.invariants.world import POST, VIDEO, World, acting_before
 
 PAGES = Counter("pages", prefix="PAG", sort_key="TOTAL", attribute="number", visible="soon")
 ONE_SHARD = Counter("one", prefix="ONE", sort_key="TOTAL", attribute="number", max_shards=1)
+# The partition keys of both tallies, by which breaker and spread know them.
 PLAYS_OF_VIDEO, LIKES_OF_POST = counters.PLAYS.partition_start + VIDEO, counters.LIKES.partition_start + POST
 CONFLICTS_UNTIL_SPILL = [faults.CONFLICT] * (SPILL_RETRIES_MAX + 1)
 CONFLICT_OF_REQUEST = faults.error_answer("TransactionConflictException")  # without a reason for each write
@@ -60,7 +61,8 @@ def now_s(world: World) -> list[float]:
 
 
 def attempts_before_spill(fault: Fault) -> int:
-    """Returns how many transactions are sent before a spill. The SDK sends a throttled request three times."""
+    """Returns how many transactions are sent before a spill. Throttling spills at once, but the SDK sends a throttled
+    request three times."""
     return {faults.THROTTLE: 3, faults.THROTTLED_TRANSACTION: 1}.get(fault, SPILL_RETRIES_MAX + 1)
 
 

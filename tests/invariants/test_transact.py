@@ -39,7 +39,7 @@ from tests.tiers import in_long
 
 PLAYS, STOCK, USAGE = counters.PLAYS, counters.STOCK, counters.USAGE
 DECLARED = {counter.name: counter for counter in (PLAYS, STOCK, USAGE)}
-ORDER = [("stock", "mug", -1), ("plays", "mug"), ("usage", "ann", 1)]
+ORDER_CHANGES = [("stock", "mug", -1), ("plays", "mug"), ("usage", "ann", 1)]
 AFTER_ONE_ORDER = [2, 1, 1, 1, 1]
 """What `Shop.numbers` returns after one order, with a stock of three."""
 BEFORE_ORDERS = [3, 0, 0, 0, 0]
@@ -77,7 +77,7 @@ class Shop:
         self,
         key: str,
         order: str | None = None,
-        changes: Sequence[Any] = ORDER,
+        changes: Sequence[Any] = ORDER_CHANGES,
         extra: Sequence[Write] = (),
         *,
         world: World | None = None,
@@ -122,9 +122,9 @@ def test_a_commit_is_one_transaction_and_a_replay_writes_nothing_and_gets_the_fi
 
 def test_a_key_may_be_reused_with_other_writes_and_not_with_other_changes_or_another_payload(shop: Shop) -> None:
     shop.commit("o-1", payload={"basket": ["mug"], "by": ("ann", 7)})
-    replay = shop.commit("o-1", "another", changes=ORDER[::-1], payload={"by": ["ann", 7], "basket": ["mug"]})
+    replay = shop.commit("o-1", "another", changes=ORDER_CHANGES[::-1], payload={"by": ["ann", 7], "basket": ["mug"]})
     assert replay.replayed
-    for difference in ({"payload": {"basket": ["cup"]}}, {"payload": None}, {"changes": ORDER[:1]}):
+    for difference in ({"payload": {"basket": ["cup"]}}, {"payload": None}, {"changes": ORDER_CHANGES[:1]}):
         with pytest.raises(KeyReusedError):
             shop.commit("o-1", **{"payload": {"basket": ["mug"], "by": ["ann", 7]}, **difference})
     assert shop.numbers() == AFTER_ONE_ORDER
@@ -156,7 +156,7 @@ def test_a_commit_may_have_no_writes_and_a_whole_decimal_is_an_amount(shop: Shop
 def test_a_commit_of_two_tallies_may_have_97_writes_and_an_answer_of_2_kb(shop: Shop) -> None:
     transactions = Transactions(shop.world.store, DECLARED, "shop")  # DynamoDB takes 100 writes; one is the receipt
     answer = "x" * 2046  # with its quotes 2,048 bytes of JSON
-    transactions.commit("k", ORDER[:2], [shop.order_write(f"a{n}") for n in range(97)], answer=answer)
+    transactions.commit("k", ORDER_CHANGES[:2], [shop.order_write(f"a{n}") for n in range(97)], answer=answer)
     assert shop.numbers() == [2, 1, 0, 97, 0]
 
 
@@ -194,7 +194,7 @@ def test_a_failed_condition_of_a_write_is_answered_before_a_limit_and_releases_n
 def test_a_commit_that_changes_a_retired_counter_is_refused_and_writes_no_items(shop: Shop) -> None:
     declared = {**DECLARED, "usage": replace(USAGE, retired=True)}
     with pytest.raises(CounterRetiredError):
-        Transactions(shop.world.store, declared, "shop").commit("k", ORDER, [shop.order_write("o-1")])
+        Transactions(shop.world.store, declared, "shop").commit("k", ORDER_CHANGES, [shop.order_write("o-1")])
     assert shop.numbers() == BEFORE_ORDERS
 
 
@@ -222,7 +222,7 @@ def test_writes_that_dynamodb_rejects_are_invalid(
     """The error names a write (`writes[1]`) only if DynamoDB does not reject the whole request."""
     shop.world.raw.put_item(TableName=shop.table, Item={"PK": {"S": "text"}, "n": {"S": "seven"}})
     with pytest.raises(WriteInvalidError, match=message) as invalid:
-        Transactions(shop.world.store, DECLARED, "shop").commit("k", ORDER[:2], writes_of(shop))
+        Transactions(shop.world.store, DECLARED, "shop").commit("k", ORDER_CHANGES[:2], writes_of(shop))
     assert str(invalid.value.field).startswith("writes")
     assert shop.numbers() == [3, 0, 0, 1, 0], "the team has one item, which this test has put"
 
@@ -260,7 +260,7 @@ def test_contention_at_a_tally_spills_its_change_and_the_writes_of_the_team_are_
     for tally in ("VID#mug", "USER#ann"):
         shop.world.store.breaker.trip(tally)
     assert shop.commit("o-2").visible == "soon"
-    assert shop.commit("o-3", changes=ORDER[1:]).visible == "soon"
+    assert shop.commit("o-3", changes=ORDER_CHANGES[1:]).visible == "soon"
     assert shop.rows().keys() == {"o-1", "o-2", "o-3", "TOTAL"}
     assert shop.world.tally(STOCK, "mug") == 1
     streams.drain()
@@ -296,7 +296,7 @@ def test_no_write_is_lost_when_other_functions_write_an_item_of_a_commit(shop: S
     def sell() -> int:
         try:
             for number in range(20):
-                retry_until_final(partial(shop.commit, f"o-{number}", changes=ORDER[2:]))
+                retry_until_final(partial(shop.commit, f"o-{number}", changes=ORDER_CHANGES[2:]))
         finally:
             ended.set()
         return 20

@@ -35,7 +35,7 @@ OVERRIDDEN = replace(QUOTA, name="overridden", sort_key="OVERRIDDEN", limit_over
 MINUTES = replace(QUOTA, name="minutes", sort_key="MINUTE", period="minute")
 DAY_S = 24 * 3600
 ID = "acme"
-ORDER = [("budget", ID, -3), ("sales", ID, 1), ("quota", ID, 2)]
+ORDER_CHANGES = [("budget", ID, -3), ("sales", ID, 1), ("quota", ID, 2)]
 NOT_FOUND = "No change of this caller has the key, or its receipt has expired."
 
 
@@ -65,7 +65,7 @@ class Shop:
         change = Increment(counter, tally, amount, "increment", key or new_key(), {}, receipt_target=target)
         return count(self.call(), change).replayed
 
-    def order(self, key: str, entries: list[tuple[str, str, int]] = ORDER, soon: bool = False) -> bool:
+    def order(self, key: str, entries: list[tuple[str, str, int]] = ORDER_CHANGES, soon: bool = False) -> bool:
         """Counts a batch. Says whether the answer is a replay."""
         rows = [{"counter": counter, "id": id_, "amount": amount} for counter, id_, amount in entries]
         call = self.call()
@@ -83,7 +83,7 @@ class Shop:
         return int(self.world.tally_after_rollup(counter, tally_id or self.tally_id(counter)))
 
     def numbers(self) -> list[int]:
-        """Returns the numbers that `ORDER` changes: budget, sales and quota."""
+        """Returns the numbers that `ORDER_CHANGES` changes: budget, sales and quota."""
         return [self.number(counter) for counter in (BUDGET, SALES, QUOTA)]
 
     def state(self, operation: str, target: str, key: str) -> tuple[bool, bool]:

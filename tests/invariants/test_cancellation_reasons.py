@@ -16,10 +16,10 @@ from tally.dynamo.contention import SPILL_RETRIES_MAX
 from tests import faults
 from tests.invariants.world import POST, VIDEO, World
 
-BUSY = ["TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"]
+BUSY_CODES = ["TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"]
 RECEIPT, LIKE, TALLY = 0, 1, 2  # places of the writes in the transaction of a like with a key
 PLAYED = {"video_id": VIDEO, "counted": True, "visible": "now"}
-VISIBLE_BY_CODE = list(zip(BUSY, ("now", "soon", "soon"), strict=True))
+VISIBLE_BY_CODE = list(zip(BUSY_CODES, ("now", "soon", "soon"), strict=True))
 """The reason that cancels a like, and when the like is visible: a throttled like spills."""
 
 
@@ -27,7 +27,7 @@ def like_answer(visible: str, changed: bool = True) -> dict[str, Any]:
     return {"present": True, "changed": changed, "visible": visible}
 
 
-@pytest.mark.parametrize("code", BUSY)
+@pytest.mark.parametrize("code", BUSY_CODES)
 def test_a_receipt_beside_a_conflict_is_a_replay_and_the_receipt_of_the_same_call_is_a_first_answer(
     world: World, code: str
 ) -> None:
@@ -42,9 +42,9 @@ def test_a_receipt_beside_a_conflict_is_a_replay_and_the_receipt_of_the_same_cal
     assert world.tally() == 1
 
 
-def cancel_next(world: World, key: str | None, condition: int, busy: int, code: str) -> None:
-    """Cancel the next transaction. `condition`: the place of the failed condition. `busy`: the place of `code`."""
-    places = (condition, busy) if key else (condition - 1, busy - 1)  # without a key there is no receipt
+def cancel_next(world: World, key: str | None, failed_at: int, busy_at: int, code: str) -> None:
+    """Cancel the next transaction. `failed_at`: the place of the failed condition. `busy_at`: the place of `code`."""
+    places = (failed_at, busy_at) if key else (failed_at - 1, busy_at - 1)  # without a key there is no receipt
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.condition_and_conflict(*places, code=code)]})
 
 
@@ -66,7 +66,7 @@ def test_the_retry_decides_about_a_like_whose_condition_failed_beside_a_conflict
     assert world.tally_after_rollup(counters.LIKES, POST) == 1
 
 
-@pytest.mark.parametrize("code", BUSY)
+@pytest.mark.parametrize("code", BUSY_CODES)
 @with_and_without_key
 def test_the_retry_decides_about_a_change_that_never_spills(world: World, code: str, key: str | None) -> None:
     """Neither an unlike nor a change of the stock spills."""

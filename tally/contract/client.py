@@ -52,28 +52,28 @@ def client_operations(operations: Iterable[Operation]) -> list[Operation]:
     return [one for one in in_json if one.module != "console" and one.name != "get_openapi"]
 
 
-def typed_dicts_in(kind: Any) -> list[Any]:
+def typed_dicts_in(type_: Any) -> list[Any]:
     """Returns the TypedDicts in a type. Each TypedDict comes after the TypedDicts that it refers to."""
     dicts: dict[Any, None] = {}
-    if typing.is_typeddict(kind):
-        for hint in typing.get_type_hints(kind).values():
+    if typing.is_typeddict(type_):
+        for hint in typing.get_type_hints(type_).values():
             dicts |= dict.fromkeys(typed_dicts_in(hint))
-        dicts[kind] = None
-    for argument in typing.get_args(kind):
+        dicts[type_] = None
+    for argument in typing.get_args(type_):
         dicts |= dict.fromkeys(typed_dicts_in(argument))
     return list(dicts)
 
 
-def _answer_class(kind: Any, *, has_replayed: bool) -> str:
-    hints = typing.get_type_hints(kind, include_extras=True)
-    members = {name: _hint(hint) for name, hint in hints.items()} | ({"replayed": "bool"} if has_replayed else {})
-    about = inspect.getdoc(kind) or ""
+def _answer_class(answer: Any, *, has_replayed: bool) -> str:
+    hints = typing.get_type_hints(answer, include_extras=True)
+    members = {name: _type_text(hint) for name, hint in hints.items()} | ({"replayed": "bool"} if has_replayed else {})
+    about = inspect.getdoc(answer) or ""
     if any(keyword.iskeyword(name) for name in members):  # a class cannot declare a member `from`
         listed = ", ".join(f'"{name}": {hint}' for name, hint in members.items())
-        return f'{kind.__name__} = TypedDict("{kind.__name__}", {{{listed}}})\n"""{about}"""\n'
+        return f'{answer.__name__} = TypedDict("{answer.__name__}", {{{listed}}})\n"""{about}"""\n'
     comments = {name: f"  # {description}" for name, hint in hints.items() if (description := description_of(hint))}
     body = "\n".join(f"{name}: {hint}{comments.get(name, '')}" for name, hint in members.items())
-    return f"class {kind.__name__}(TypedDict):\n{_docstring(about)}\n\n{textwrap.indent(body, '    ')}\n"
+    return f"class {answer.__name__}(TypedDict):\n{_docstring(about)}\n\n{textwrap.indent(body, '    ')}\n"
 
 
 def description_of(hint: Any) -> str:
@@ -84,19 +84,19 @@ def description_of(hint: Any) -> str:
     return next((fact["description"] for fact in facts if isinstance(fact, dict) and "description" in fact), "")
 
 
-def _hint(hint: Any) -> str:
+def _type_text(hint: Any) -> str:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        return _hint(arguments[0])
+        return _type_text(arguments[0])
     if origin is NotRequired:
-        return f"NotRequired[{_hint(arguments[0])}]"
+        return f"NotRequired[{_type_text(arguments[0])}]"
     if origin is Literal:
         values = (f'"{value}"' if isinstance(value, str) else repr(value) for value in arguments)
         return f"Literal[{', '.join(values)}]"
     if origin in (typing.Union, types.UnionType):
-        return " | ".join(map(_hint, arguments))
+        return " | ".join(map(_type_text, arguments))
     if origin in (list, dict):
-        return f"{origin.__name__}[{', '.join(map(_hint, arguments))}]"
+        return f"{origin.__name__}[{', '.join(map(_type_text, arguments))}]"
     return "None" if hint is type(None) else str(hint.__name__)
 
 
@@ -111,7 +111,7 @@ def _function(operation: Operation) -> str:
     raised = ", ".join(error.__name__ for error in operation.raises)
     description = f"{operation.summary}." + (f" Raises {raised}." if raised else "")
     return (
-        f"def {operation.name}({', '.join(arguments)}) -> Request[{_hint(operation.answer)}]:\n"
+        f"def {operation.name}({', '.join(arguments)}) -> Request[{_type_text(operation.answer)}]:\n"
         f'{_docstring(description)}\n    return Request.of("{operation.module}", "{operation.name}", locals())\n'
     )
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tally.dev.base import engine_package
-from tally.dev.base.engine import binary
+from tally.dev.base.engine import find_or_fetch
 from tally.dev.base.errors import LocalError
 from tests.e2e.dev import ROOT
 from tests.e2e.servers import Reply, Server
@@ -74,11 +74,11 @@ def test_the_engine_is_fetched_once(
     monkeypatch.setitem(engine_package.INTEGRITY, "linux-x64", sha512(archive))
     with serving(archive) as url:
         (home / ".npmrc").write_text(f"; mine\nfund=false\nregistry = {url}/\n//registry.example.com/:_authToken=x\n")
-        engine = binary(home / "data")
+        engine = find_or_fetch(home / "data")
     assert capsys.readouterr().out == f"{FETCHING_LINE}{url}{PACKAGE_PATH}\n"
     assert engine.read_bytes() == b"the engine"
     assert os.access(engine, os.X_OK)
-    assert binary(home / "data") == engine, "the stored engine: the registry has stopped"
+    assert find_or_fetch(home / "data") == engine, "the stored engine: the registry has stopped"
     assert capsys.readouterr().out == ""
 
 
@@ -90,18 +90,18 @@ def test_the_engine_is_stored_beside_the_data_if_the_cache_is_not_writable(
     monkeypatch.setenv("HOME", os.devnull)  # /dev/null is not a folder, so nothing can be stored below it
     with serving(archive) as url:
         monkeypatch.setenv("npm_config_registry", url)
-        engine = binary(home / "data")
+        engine = find_or_fetch(home / "data")
         with pytest.raises(LocalError, match=r"cannot be kept in .*; set XDG_CACHE_HOME$"):
-            binary(Path(os.devnull))  # the data folder cannot store the engine, either
+            find_or_fetch(Path(os.devnull))  # the data folder cannot store the engine, either
     assert engine.parent == home / "data"
-    assert binary(home / "data") == engine, "the stored engine: the registry has stopped"
+    assert find_or_fetch(home / "data") == engine, "the stored engine: the registry has stopped"
 
 
 def test_an_engine_with_another_hash_is_refused_and_not_stored(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(package(b"another engine")) as url:
         monkeypatch.setenv("npm_config_registry", url)
         with pytest.raises(LocalError, match="is not the engine that Tally was made with: its sha512 differs"):
-            binary(home / "data")
+            find_or_fetch(home / "data")
     assert not [path for path in home.rglob("*") if path.is_file()]
 
 
@@ -111,9 +111,9 @@ def test_a_registry_without_the_engine_and_a_registry_that_has_stopped_cause_one
     with serving(b"") as url:
         monkeypatch.setenv("npm_config_registry", f"{url}/npm")
         with pytest.raises(LocalError, match=r"cannot be fetched from http.*: Not Found\. Put `dynoxide` on the PATH"):
-            binary(home / "data")
+            find_or_fetch(home / "data")
     with pytest.raises(LocalError, match=r"cannot be fetched from .*Connection refused") as offline:
-        binary(home / "data")
+        find_or_fetch(home / "data")
     assert "\n" not in str(offline.value)
     assert not [path for path in home.rglob("*") if path.is_file()]
 

@@ -29,7 +29,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _DIE_WITH_PARENT = 'exec 3<&0; { read -r line <&3; kill -9 -$$; } >/dev/null 2>&1 & exec "$0" "$@" 3<&- </dev/null'
 
 
-def binary(data: Path) -> Path:
+def find_or_fetch(data: Path) -> Path:
     """Returns the engine's program, installed or fetched. Raises LocalError. `data`: the folder for a fetched program
     if the user's cache is not writable."""
     if found := find_installed():
@@ -93,7 +93,7 @@ class Engine:
     def command(self) -> list[str]:
         """Returns the engine's program and its arguments. May fetch the program. Raises LocalError."""
         data = self.db_path.parent if self.db_path else Path.cwd()
-        command = [str(binary(data)), "serve", "--host", "127.0.0.1", "--port", str(self.port)]
+        command = [str(find_or_fetch(data)), "serve", "--host", "127.0.0.1", "--port", str(self.port)]
         return command if self.db_path is None else [*command, "--db-path", str(self.db_path)]
 
     def start(self) -> Engine:

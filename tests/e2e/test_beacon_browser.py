@@ -34,9 +34,9 @@ from tests.e2e.dev import ROOT, Dev
 from tests.e2e.servers import LOST, Api, Reply, Site
 from tests.patience import PATIENCE_S, wait_for
 
-PAGES_LEFT = 24  # each page sends a play as the browser leaves it
+PAGES_TO_LEAVE = 24  # each page sends a play as the browser leaves it
 PLAY_URL = "{}/videos/left/plays"
-WAIT_FOR_DOUBLE_S = 1.5  # the rollup adds what is late or double with its next batch, within a second
+WAIT_FOR_DOUBLE_S = 1.5  # the rollup would add a second count of a visit with its next batch, within a second
 QUIET_MS = 250  # a visit that a page has sent arrives in less time
 PERSON = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/147.0.0.0 Safari/537.36"
 # The beacon waits some seconds before a retry. HASTE makes the pauses a hundred times shorter.
@@ -245,7 +245,7 @@ def test_make_dev_counts_each_visit_once_and_serves_the_badge_as_a_picture(brows
         def counted() -> tuple[int, int]:
             return dev.visits(url)[:2]  # of people, and of programs
 
-        assert plays_of_pages_that_are_left(page, site, dev.url) == PAGES_LEFT
+        assert plays_of_pages_that_are_left(page, site, dev.url) == PAGES_TO_LEAVE
         date = page.evaluate("url => fetch(url).then((answer) => answer.headers.get('date'))", PLAY_URL.format(dev.url))
         # A page of another origin reads `date` only because the gateway exposes this header.
         assert abs(parsedate_to_datetime(date).timestamp() - time.time()) < PATIENCE_S
@@ -259,18 +259,18 @@ def test_make_dev_counts_each_visit_once_and_serves_the_badge_as_a_picture(brows
 
 
 def plays_of_pages_that_are_left(page: Page, site: Site, api_url: str) -> int:
-    """Leaves PAGES_LEFT pages. Each page sends a play on `pagehide`. Returns how many plays are counted."""
+    """Leaves PAGES_TO_LEAVE pages. Each page sends a play on `pagehide`. Returns how many plays are counted."""
     url, body = PLAY_URL.format(api_url), "JSON.stringify({ key: crypto.randomUUID() })"
     script = f"addEventListener('pagehide', () => navigator.sendBeacon('{url}', {body}))"
     site.heads["/watch"] = f"<script>{script}</script>"
-    for number in range(PAGES_LEFT):
+    for number in range(PAGES_TO_LEAVE):
         page.goto(f"{site.server.origin}/watch?{number}")
     page.goto(f"{site.server.origin}/end")
 
     def counted() -> int:
         return int(page.request.get(url).json()["value"])
 
-    wait_for(lambda: counted() >= PAGES_LEFT)
+    wait_for(lambda: counted() >= PAGES_TO_LEAVE)
     page.wait_for_timeout(QUIET_MS)
     return counted()
 

@@ -221,6 +221,24 @@ class Trial:
         return [int(row["used"]["N"]) for row in rows if row["state"] == {"S": hold_items.COMMITTED}]
 
 
+@dataclass
+class Others:
+    """Other callers, who change one number by `amount`, or take this change back, at random. `changed`: by how much
+    they have changed the number."""
+
+    tally: Tally
+    chance: random.Random
+    number: tuple[str, str]
+    amount: int
+    changed: int = 0
+
+    def act(self) -> None:
+        amount = self.amount if self.chance.random() < 0.6 and not self.changed else -self.changed
+        with suppress(LimitReachedError):
+            self.tally.increment(*self.number, amount=amount)
+            self.changed += amount
+
+
 @pytest.fixture
 def make_trial(
     request: pytest.FixtureRequest, invoke: Invoke, clock: Clock, monkeypatch: pytest.MonkeyPatch
@@ -258,18 +276,12 @@ def test_every_charged_order_is_sold_or_refunded(
         provider = Provider(processes, declines=chance.choice((0, 0, 5)))
         monkeypatch.setattr(processes.module, "charge", provider.charge)
         monkeypatch.setattr(processes.module, "refund", provider.refund)
-        item, bought = ("stock", f"mug-{seed}-{number}"), Sums[str]()
+        item = ("stock", f"mug-{seed}-{number}")
         trial.others.increment(*item, amount=2)
-
-        def act_as_others(item: tuple[str, str] = item, bought: Sums[str] = bought) -> None:
-            amount = 2 if chance.random() < 0.6 and not bought["by others"] else -bought["by others"]
-            with suppress(LimitReachedError):
-                trial.others.increment(*item, amount=-amount)
-                bought["by others"] += amount
-
-        processes.act_as_others = act_as_others
+        others = Others(trial.others, chance, item, amount=-2)
+        processes.act_as_others = others.act
         if number % 5 == 0:
-            act_as_others()
+            others.act()
         order = {"order_id": f"o-{seed}-{number}", "item_id": item[1], "amount": 2}
         answer = processes.handle(order)
         processes.clock.now_s += 2000
@@ -277,7 +289,7 @@ def test_every_charged_order_is_sold_or_refunded(
         key = order["order_id"]
         assert provider.charged[key] == sold + provider.refunded[key], (number, answer)
         assert answer["sold"] == (sold == 2)
-        assert trial.tally.get_counter(*item)["value"] == 2 - bought["by others"] - sold
+        assert trial.tally.get_counter(*item)["value"] == 2 + others.changed - sold
         outcomes["sold" if sold else "refunded" if provider.refunded[key] else "not sold"] += 1
     assert orders < 200 or min(outcomes[outcome] for outcome in ("sold", "refunded", "not sold")) > 0
     assert orders < 200 or processes.killed_lines >= processes.handler_lines()
@@ -299,23 +311,17 @@ def test_a_team_is_charged_what_its_model_was_paid_for(
         model = Model(processes)
         monkeypatch.setattr(processes.module, "complete", model.complete)
         monkeypatch.setattr(processes.module, "kept_answer", model.kept_answer)
-        budget, used = ("tokens", f"team-{seed}-{number}"), Sums[str]()
-
-        def act_as_others(budget: tuple[str, str] = budget, used: Sums[str] = used) -> None:
-            amount = 150 if chance.random() < 0.6 and not used["by others"] else -used["by others"]
-            with suppress(LimitReachedError):
-                trial.others.increment(*budget, amount=amount)
-                used["by others"] += amount
-
-        processes.act_as_others = act_as_others
+        budget = ("tokens", f"team-{seed}-{number}")
+        others = Others(trial.others, chance, budget, amount=150)
+        processes.act_as_others = others.act
         if number % 5 == 0:
-            act_as_others()
+            others.act()
         request = {"team": budget[1], "id": f"r-{seed}-{number}", "prompt": PROMPT, "max_tokens": 50}
         answer = processes.handle(request)
         processes.clock.now_s += 2000
         spent = sum(answer["tokens"] for answer in model.answers.values())
         assert sum(trial.committed_amounts(*budget)) == spent, (number, answer)
-        assert trial.tally.get_counter(*budget)["value"] == used["by others"] + spent
+        assert trial.tally.get_counter(*budget)["value"] == others.changed + spent
         assert answer["status"] == (200 if spent else 429)
         statuses[answer["status"]] += 1
     assert requests < 200 or statuses[200] > statuses[429] > 0

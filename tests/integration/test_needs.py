@@ -198,10 +198,10 @@ def increment(world: World) -> Scenario:
     the second increment. Stock refuses more than an expired hold gives back."""
     for counter in world.counters:
         if counter.numbered and counter.floor is not None:
-            last = {counter.attribute: {"N": str(counter.floor - (counter.delta or 0))}, "version": {"N": "1"}}
+            one_left = {counter.attribute: {"N": str(counter.floor - (counter.delta or 0))}, "version": {"N": "1"}}
             key = {"PK": {"S": counter.partition_start + "x"}, "SK": {"S": counter.sort_key}}
-            world.store.client.put_item(TableName=world.store.settings.counts_table, Item={**key, **last})
-    stock_and_hold(world.prepare)
+            world.store.client.put_item(TableName=world.store.settings.counts_table, Item={**key, **one_left})
+    leave_5_and_hold_4(world.prepare)
     world.pass_a_minute()
     yield
     for counter in world.counters:
@@ -216,7 +216,7 @@ def increment(world: World) -> Scenario:
 
 def change(world: World) -> Scenario:
     """Make batches that are visible now and soon, and batches that stock refuses after the release of a hold."""
-    stock_and_hold(world.prepare)
+    leave_5_and_hold_4(world.prepare)
     world.pass_a_minute()
     yield
     order = [{"counter": counter.name, "id": "mug", "amount": counter.delta or 1} for counter in world.counters]
@@ -270,7 +270,7 @@ def set_counter(world: World) -> Scenario:
 def hold(world: World) -> Scenario:
     """Place a hold of an amount that an expired hold must give back, a hold that is refused, and a replay."""
     for counter in HOLDABLE:
-        stock_and_hold(world.prepare, counter)
+        leave_5_and_hold_4(world.prepare, counter)
     world.pass_a_minute()
     yield
     for counter in HOLDABLE:
@@ -282,7 +282,7 @@ def hold(world: World) -> Scenario:
 def settle(world: World) -> Scenario:
     """Settle holds: in time, a second time, after they expired, and, for a commit, with too high an amount. Settle a
     missing hold, and a hold whose release meets a limit."""
-    holds_in_time = {counter.name: stock_and_hold(world.prepare, counter) for counter in HOLDABLE}
+    holds_in_time = {counter.name: leave_5_and_hold_4(world.prepare, counter) for counter in HOLDABLE}
     late_holds = {counter.name: place_hold(world.prepare, 1, counter)["body"]["hold"] for counter in HOLDABLE}
     old_hold = hold_before_redeclaration(world.store)
     fill_calls(world)
@@ -302,7 +302,7 @@ def settle(world: World) -> Scenario:
 def change_hold(world: World) -> Scenario:
     """Change the amount and the time of holds. Ask for too high an amount, and replay a change. Change an expired hold,
     a missing hold, and a hold whose new amount fits only after the release of an expired hold."""
-    holds_of = {counter.name: stock_and_hold(world.prepare, counter) for counter in HOLDABLE}
+    holds_of = {counter.name: leave_5_and_hold_4(world.prepare, counter) for counter in HOLDABLE}
     late_holds = {counter.name: place_hold(world.prepare, 1, counter)["body"]["hold"] for counter in HOLDABLE}
     yield
     number = itertools.count()
@@ -324,7 +324,7 @@ def change_hold(world: World) -> Scenario:
 def void_hold(world: World) -> Scenario:
     """Void committed holds twice. Void a hold that is not committed, a missing hold, and a hold whose void is
     refused until another hold has expired."""
-    committed = {counter.name: stock_and_hold(world.prepare, counter) for counter in HOLDABLE}
+    committed = {counter.name: leave_5_and_hold_4(world.prepare, counter) for counter in HOLDABLE}
     uncommitted_holds = {counter.name: place_hold(world.prepare, 1, counter)["body"]["hold"] for counter in HOLDABLE}
     old_hold = hold_before_redeclaration(world.store)
     to_commit = [*((name, MUG_OF_ALICE["id"], hold) for name, hold in committed.items()), ("calls", "before", old_hold)]
@@ -347,8 +347,8 @@ def place_hold(invoke: Invoke, amount: int, counter: Counter = counters.STOCK, k
     return invoke({**fields, "operation": "hold"})
 
 
-def stock_and_hold(invoke: Invoke, counter: Counter = counters.STOCK) -> str:
-    """Add 5 to stock, or leave 5 of a quota, and hold 4 of the 5. Returns the hold's id."""
+def leave_5_and_hold_4(invoke: Invoke, counter: Counter = counters.STOCK) -> str:
+    """Add 5 to a stock, or count up to 5 below a ceiling. Then hold 4 of the 5. Returns the hold's id."""
     amount = 5 if counter.ceiling is None else counter.ceiling - 5
     fields = {**MUG_OF_ALICE, "counter": counter.name, "amount": amount, "idempotency_key": secrets.token_hex(8)}
     invoke({**fields, "operation": "increment"})
@@ -529,7 +529,7 @@ def test_the_sweep_needs_exactly_what_its_schedule_declares(
 ) -> None:
     """Another judge adds 7 to a drift row between the judge's read and write of the row, so the judge reads again."""
     for counter in HOLDABLE:
-        stock_and_hold(invoke, counter)
+        leave_5_and_hold_4(invoke, counter)
     hold_before_redeclaration(store)
     remove_parents(store)
     monkeypatch.setattr(clock, "now_s", lambda: time.time() + 61)
@@ -602,7 +602,7 @@ def test_the_command_needs_only_what_its_policy_allows(
     bucket = Bucket()
     objects = dead_letters.DeadLetterBucket("bucket", lambda: bucket)
     put_faults(invoke, store, objects)
-    stock_and_hold(invoke)
+    leave_5_and_hold_4(invoke)
     mark_judged(store)
     # The judge is 5 minutes ahead, and a redrive books on an unjudged minute, so the clock moves 10 minutes ahead. A
     # Reconciler has the real clock, because it took `now_s` at import. So a repair need not wait for the judge.

@@ -181,8 +181,8 @@ class _ParentsSweep:
             logger.warning("not a removed parent", extra={"row": row["SK"]})
             commit_writes(self._new_call(), [self._delete_row_write(row)])
             return  # somebody put the row by hand: a removal marks shard 0 in the transaction that puts the row
-        every = {*shards, *range(tally.counter.max_shards)}  # an earlier declaration may have had more shards
-        unmarked = [shard for shard in sorted(every) if TOMBSTONE not in shards.get(shard, {})]
+        shard_numbers = {*shards, *range(tally.counter.max_shards)}  # an earlier declaration may have had more shards
+        unmarked = [shard for shard in sorted(shard_numbers) if TOMBSTONE not in shards.get(shard, {})]
         _mark_shards(self._new_call(), tally, unmarked, int(clock.now_s()))
         found_nothing = found_nothing and not unmarked
         yield

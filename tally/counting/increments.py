@@ -81,9 +81,9 @@ def count(call: Call, change: Increment) -> ChangeAnswer:
     payload = {"amount": amount, **({"used": True} if change.used else {})}
     receipt_key = ReceiptKey(change.operation, target, change.key, payload, days)
     commit = partial(refuse_retired, call, counter) if counter.retired else partial(move, call, change)
-    counted = partial(count_once, call, receipt_key, commit)
+    attempt = partial(count_once, call, receipt_key, commit)
     try:
-        return holds.retry_with_room(call, counter, id_, amount, counted) if counter.may_settle_holds else counted()
+        return holds.retry_with_room(call, counter, id_, amount, attempt) if counter.may_settle_holds else attempt()
     except LimitReachedError:
         if not (change.used and counter.debt):  # a counter with a debt has limits, so its `move` is `_add`
             raise

@@ -65,8 +65,8 @@ class AuditNote(NamedTuple):
 
 
 def table_moments(store: Store) -> dict[str, int]:
-    """Returns the moment of each table, to the minute, in epoch seconds: the time of the newest heartbeat, and of the
-    ledger's watermark; 0: the table has none. Call it before `repair_restored`, which deletes the watermark."""
+    """Returns the moment of each table, to the minute, in epoch seconds: the time of the ledger's watermark, and of the
+    other tables' newest heartbeats; 0: not known. Call it before `repair_restored` replaces the watermark."""
 
     def newest(table: str, key: str, start: str) -> int:
         heartbeats: Item = {
@@ -171,7 +171,7 @@ def window(store: Store, restored_s: float) -> Window | None:
 
 
 def _wrong_parents(store: Store, counters: Mapping[str, Counter], tell: Tell) -> Iterator[Finding]:
-    """Yields tallies that differ from their number of children, or drift. The repair of a tally also ends its drift."""
+    """Yields each tally that drifts, or differs from its number of children. Its repair also ends its drift."""
     drifting = {(row.counter, row.target) for row in rows.all_rows(store)}
     for counter, target, tally, children in recount.scan_parents(store, counters):
         tell(1 + children)

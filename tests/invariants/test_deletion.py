@@ -474,7 +474,7 @@ def test_changes_of_children_at_any_moment_of_a_removal_leave_no_child(
             changes_counted.append(answer["changed"])
         except family.refusal:
             changes_counted.append(False)
-        return fault if len(changes_counted) % 5 == 1 else None
+        return fault if len(changes_counted) % 5 == 1 else None  # each fifth write of the removal or the sweep
 
     family.world.proxy.plan = change
     assert family.remove() is True

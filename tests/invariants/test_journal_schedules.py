@@ -318,8 +318,10 @@ class Schedule:
         so the bookkeeper books the edit on a later minute than `truth`. Clocks of shards differ by seconds, so one
         shard may be in that minute when another shard's record begins the ledger."""
         began_s = items.int_attribute(watermark.read(self.world.store).item, "began_s")
-        before = self.world.settings.minute_of(began_s) - 1
-        return {tally for tally, edits in self.truth.drifts.items() if any(minute == before for minute, _ in edits)}
+        minute_before = self.world.settings.minute_of(began_s) - 1
+        return {
+            tally for tally, edits in self.truth.drifts.items() if any(minute == minute_before for minute, _ in edits)
+        }
 
     def check_as_of(self) -> None:
         """Check that `as_of` is not later than the oldest change that is not in its tally; schedule the next check."""

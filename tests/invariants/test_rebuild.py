@@ -141,8 +141,8 @@ def test_a_rebuild_also_adds_lost_batches_that_the_rollup_was_to_add(world: Depl
     assert (world.tally(PLAYS, "v"), world.tally(PLAYS, "w"), world.tally(PLAYS, "x")) == (4 + 5, 1 + 1, 2)
 
 
-def test_a_rebuild_adds_nothing_that_the_ledger_repairs(world: Deployment, reconciler: Reconciler) -> None:
-    """First only the rollup loses records, and later both consumers lose records."""
+def test_a_rebuild_leaves_the_drift_of_the_rollups_loss_to_a_repair(world: Deployment, reconciler: Reconciler) -> None:
+    """First only the rollup loses records, which is drift. Later both consumers lose records, which is not drift."""
     lose_records(world, ROLLUP, lambda: world.spill(times=7))
     lose_records(world, EVERY_CONSUMER, lambda: world.spill(times=2))
     run_until_days_are_judged(world)

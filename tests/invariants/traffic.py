@@ -64,7 +64,7 @@ class Traffic:
     # ---- changes ----
 
     def change(self) -> None:
-        """Makes one change, in a process with a wrong clock that waits between its stamp and its commit."""
+        """Makes one change. Its process has a wrong clock, and waits between the stamp and the commit of the change."""
         disturbances, chance = self.world.disturbances, self.chance
         delay_s = chance.uniform(0, 6) if chance.random() < 0.2 else chance.uniform(0, 0.3)
         if chance.random() < disturbances.slow_share:
@@ -134,7 +134,7 @@ class Traffic:
         self._note_spilled()
 
     def stock(self, _: bool) -> None:
-        """Adds to a stock, places a hold, or settles a hold, which may have expired."""
+        """Adds to a stock, places a hold, or settles a hold, which may have expired or was just changed."""
         id_ = f"i{self.chance.randrange(2)}"
         act = self.chance.choice(["add", "place", "place", "settle", "settle"])
         if act == "add":

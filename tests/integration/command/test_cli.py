@@ -50,7 +50,7 @@ from tests.patience import PATIENCE_S
 
 @pytest.fixture(autouse=True)
 def _ledger_is_judged(store: Store) -> None:
-    """Without a judged minute, `check` exits with 2, and `repair` waits."""
+    """Without a judged minute, `check` cannot say that all is well, and `repair` waits."""
     mark_judged(store)
 
 

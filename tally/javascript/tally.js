@@ -92,9 +92,9 @@ export const idOf = (name) => {
 // The ids of these counters are addresses of pages. Tally normalises them, so the client sends an address unchanged.
 export const isOfPages = (counter) => /^((bot_)?visits|page_visitors)$/.test(counter);
 // Returns `counter:id` for `counter:text`.
-export const tallyOf = (of) => {
-  const [counter, id] = String(of).split(/:(.*)/s);
-  return id === undefined || isOfPages(counter) ? of : `${counter}:${idOf(id)}`;
+export const tallyOf = (name) => {
+  const [counter, id] = String(name).split(/:(.*)/s);
+  return id === undefined || isOfPages(counter) ? name : `${counter}:${idOf(id)}`;
 };
 const checkedAmount = (value) => {
   const amount = typeof value === "bigint" ? Number(value) : value;
@@ -123,10 +123,11 @@ const kindOf = ({ status, body }) => {
   return status !== 401 && JSON.stringify(body?.type)?.startsWith(`"${PROBLEM}`) ? "refusal" : DENIED;
 };
 
-const unreadable = (of, { message }) => {
-  const [counter] = of.split(":", 1);
+// Returns what a read says of `name`, a `counter:id`, if no server answered with its number or like.
+const unreadable = (name, { message }) => {
+  const [counter] = name.split(":", 1);
   const error = { type: "about:blank", title: "Not read", status: 0, detail: message };
-  return { counter, id: of.slice(counter.length + 1), error };
+  return { counter, id: name.slice(counter.length + 1), error };
 };
 
 // Splits a list of query texts into parts. Each part fits into the address of one request.
@@ -218,15 +219,15 @@ export class Tally extends EventTarget {
     return this.#add({ counter, id, present: !!present, user, key: newKey() });
   }
 
-  values(of, { fresh = false } = {}) {
-    return this.#read("/tallies", of, "tallies", fresh ? { cache: "reload" } : {});
+  values(names, { fresh = false } = {}) {
+    return this.#read("/tallies", names, "tallies", fresh ? { cache: "reload" } : {});
   }
 
-  async mine(of) {
-    if (!this.user() && this.#secret()) return this.#readAnonymous(of);
+  async mine(names) {
+    if (!this.user() && this.#secret()) return this.#readAnonymous(names);
     const user = this.#requireUser();
     this.#adopt();
-    return this.#read("/mine", of, "mine", this.#authorization(await this.#tokenOf(user)));
+    return this.#read("/mine", names, "mine", this.#authorization(await this.#tokenOf(user)));
   }
 
   waiting() {
@@ -294,8 +295,8 @@ export class Tally extends EventTarget {
     return pairs.filter(([counter, id]) => id && PATTERNS.counter.test(counter) && PATTERNS.id.test(id));
   }
 
-  #readAnonymous(of) {
-    return this.#read("/anonymous", of, "anonymous", { headers: { "tally-secret": this.#secret() } });
+  #readAnonymous(names) {
+    return this.#read("/anonymous", names, "anonymous", { headers: { "tally-secret": this.#secret() } });
   }
 
   // For each like of the browser, puts a like of the user who signed in. When the user's like has counted, #updateNote
@@ -807,12 +808,12 @@ export class Tally extends EventTarget {
   // Asks for the receipts of the first change and of alike changes that fit into one address. Returns the answer.
   async #askReceipts(lane, session, changes) {
     const [first] = changes;
-    const of = operation(first.entry);
-    const isAlike = ({ entry, asksAlone }) => operation(entry) === of && !asksAlone;
+    const asked = operation(first.entry);
+    const isAlike = ({ entry, asksAlone }) => operation(entry) === asked && !asksAlone;
     const alike = first.asksAlone ? [first] : changes.filter(isAlike);
     const [part] = intoParts(alike.map(({ entry: { counter, id, key } }) => query({ target: `${counter}/${id}`, key })));
     const states = alike.slice(0, part.length);
-    const path = `/receipts${session.user ? "/own" : ""}?of=${of}&${part.join("&")}`;
+    const path = `/receipts${session.user ? "/own" : ""}?of=${asked}&${part.join("&")}`;
     for (const state of states) state.busy = true;
     const answer = await this.#fetch(path, this.#authorization(session.token)).catch(() => NO_ANSWER);
     const kind = kindOf(answer);
@@ -865,14 +866,14 @@ export class Tally extends EventTarget {
     if (!this.#store(state)) this.#delay(state, "storage");
   }
 
-  // Reads what `path` says of each `counter:id`. If a part has no answer, its entries say that they were not read.
-  async #read(path, of, field, options) {
-    const names = of.map(tallyOf);
-    const parts = intoParts(names.map((name) => query({ of: name })));
+  // Reads each `counter:id` from `path`, in parts. `field`: the member of an answer that has the list.
+  async #read(path, names, field, options) {
+    const encodedNames = names.map(tallyOf);
+    const parts = intoParts(encodedNames.map((name) => query({ of: name })));
     const answers = await Promise.allSettled(parts.map((part) => this.#readPart(path, part, field, options)));
     if (answers.length && answers.every(({ reason }) => reason)) throw answers[0].reason;
     return answers.flatMap(({ value, reason }, index) => {
-      const namesOfPart = names.splice(0, parts[index].length);
+      const namesOfPart = encodedNames.splice(0, parts[index].length);
       return value ?? namesOfPart.map((name) => unreadable(name, reason));
     });
   }

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 
 from tally import fields
 from tally.api import needs
-from tally.api.kinds import COUNTER, ID_OR_PAGE, Cursor, PageSize, Period
+from tally.api.kinds import ID_OR_PAGE, Cursor, DeclaredCounter, PageSize, Period
 from tally.api.operation import RATE_10_PER_S, RATE_100_PER_S, Access, Answer, Call, operation
 from tally.api.shapes import AsOf, Count, PeriodName, Seconds
 from tally.counter import Counter
@@ -224,7 +224,7 @@ def get_drift(
 def get_details(
     call: Call,
     *,
-    counter: Annotated[Counter, COUNTER],
+    counter: DeclaredCounter,
     id: Annotated[str, ID_OR_PAGE],
     period: Period | None = None,
 ) -> Answer[Details]:
@@ -280,8 +280,8 @@ def get_status(call: Call) -> Answer[Status]:
     state is `unknown`, and not `ok`.
     """
     of_items = {name: counter for name, counter in call.counters.items() if counter.items is not None}
-    items_check = {"items": lambda: health.items_check(call.store, of_items)} if of_items else {}
-    return Answer(checks.status(call, call.counters, items_check))
+    other_checks = {"items": lambda: health.items_check(call.store, of_items)} if of_items else {}
+    return Answer(checks.status(call, call.counters, other_checks))
 
 
 @operation(

@@ -84,7 +84,7 @@ _settling_operation = partial(
     example={**_STOCK, "hold": kinds.HOLD_EXAMPLE, "amount": 2, "expires_at": 1785542401, "state": "held"},
     success_statuses=[201],
     changes_numbers=True,
-    smoke_statuses=[201, 409],
+    smoke_statuses=[201, 409],  # 409: nothing is left to hold
 )
 def hold(
     call: Call,
@@ -115,7 +115,7 @@ def hold(
     raises=[NotFoundError, HoldSettledError, LimitReachedError, CounterRetiredError],
     example={**_STOCK, "hold": kinds.HOLD_EXAMPLE, "amount": 3, "expires_at": 1785543001, "state": "held"},
     changes_numbers=True,
-    smoke_statuses=[404],
+    smoke_statuses=[404],  # no hold has the sample's id
 )
 def change_hold(
     call: Call,

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, TypedDict
 from tally import fields
 from tally.api import needs
 from tally.api.kind import choice
-from tally.api.kinds import COUNTER, SERIES_TALLY, SPAN, TIME, TOP_SIZE, UNTIL, ZONE
+from tally.api.kinds import SERIES_TALLY, SPAN, TIME, TOP_SIZE, UNTIL, ZONE, DeclaredCounter
 from tally.api.operation import RATE_10_PER_S, RATE_100_PER_S, Access, Answer, Call, operation
 from tally.api.shapes import AsOf, Seconds
 from tally.counter import Counter
@@ -71,7 +71,6 @@ TopUnit = Annotated[str, choice("hour", "day", "month")]
 From = Annotated[int, TIME]
 To = Annotated[int, UNTIL]
 Zone = Annotated[str, ZONE]
-SeriesCounter = Annotated[Counter, COUNTER]
 Span = Annotated[str, SPAN]
 TopSize = Annotated[int, TOP_SIZE]
 _PROGRESS = needs.on_ledger({"PROGRESS": ["GetItem"]})
@@ -164,7 +163,7 @@ def get_any_series(
 def get_top(
     call: Call,
     *,
-    counter: SeriesCounter,
+    counter: DeclaredCounter,
     by: TopUnit = top.DAY,
     span: Span | None = None,
     limit: TopSize = fields.TOP_SIZE_MAX,
@@ -190,7 +189,7 @@ def get_top(
 def get_any_top(
     call: Call,
     *,
-    counter: SeriesCounter,
+    counter: DeclaredCounter,
     by: TopUnit = top.DAY,
     span: Span | None = None,
     limit: TopSize = fields.TOP_SIZE_MAX,

@@ -175,10 +175,10 @@ def report_drift(
 ) -> None:
     """Reports the drift until `until_s`, on the store's clock. Without drift, writes only DRIFT_CONFIRMED, which has an
     alarm, because CloudWatch bills each metric that has data."""
-    totals, confirmed = rows.summary(store, counters, watermark_, now_s, until_s)
+    totals, confirmed_by_counter = rows.summary(store, counters, watermark_, now_s, until_s)
     if totals[observe.DRIFTING_TALLIES]:
         observe.write_metrics(totals)
-    for counter, tallies in confirmed.items():
+    for counter, tallies in confirmed_by_counter.items():
         observe.write_metrics({observe.DRIFT_CONFIRMED: tallies}, counter=counter)
 
 

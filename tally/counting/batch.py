@@ -106,7 +106,7 @@ def parse_batch(
 
     Raises InvalidInputError, which names the entry at fault. Raises PayloadTooLargeError beyond TALLIES_MAX tallies.
     """
-    changes = Batch(len(entries))
+    batch = Batch(len(entries))
     for index, entry in enumerate(entries):
         path = f"changes[{index}]"
         unknown = sorted(entry.keys() - _ENTRY_FIELDS)
@@ -117,11 +117,11 @@ def parse_batch(
         tally = Tally(counter, periods.tally_id(counter, id_, now_s))
         amount = fields.amount(entry["amount"], f"{path}.amount") if "amount" in entry else None
         moved_by = fields.amount_or_step(counter, amount, f"{path}.amount")
-        changes.sums[tally] = changes.sums.get(tally, 0) + moved_by
-        changes.first_entry.setdefault(tally, index)
-    if len(changes.sums) > fields.TALLIES_MAX:
+        batch.sums[tally] = batch.sums.get(tally, 0) + moved_by
+        batch.first_entry.setdefault(tally, index)
+    if len(batch.sums) > fields.TALLIES_MAX:
         raise PayloadTooLargeError(f"These are changes of more than {fields.TALLIES_MAX} tallies.", field="changes")
-    return changes
+    return batch
 
 
 def _find_counter(name: object, path: str, counters: Mapping[str, Counter], *, soon: bool) -> Counter:
@@ -140,7 +140,7 @@ def _find_counter(name: object, path: str, counters: Mapping[str, Counter], *, s
 
 def count(
     call: Call,
-    changes: Batch,
+    batch: Batch,
     *,
     operation: str,
     key: str,
@@ -158,38 +158,38 @@ def count(
     StoreBusyError, what botocore's errors map to, and for a team's writes WriteRefusedError and WriteInvalidError.
     """
     if days is None:
-        days = -(-max(receipts.lifetime_s(call.store, tally.counter) for tally in changes.sums) // receipts.DAY_S)
+        days = -(-max(receipts.lifetime_s(call.store, tally.counter) for tally in batch.sums) // receipts.DAY_S)
 
     def commit(draft: ReceiptDraft) -> Body:
-        for tally in changes.sums:
+        for tally in batch.sums:
             if tally.counter.retired:
                 raise_if_counted(call, draft)
-                raise CounterRetiredError(retired_error(tally.counter).detail, **changes.problem_members(tally))
-        asked_soon = set(changes.sums) if soon else set[Tally]()
-        spilling = SpillPlan.at_start(call, changes.sums.keys() - asked_soon)
+                raise CounterRetiredError(retired_error(tally.counter).detail, **batch.problem_members(tally))
+        asked_soon = set(batch.sums) if soon else set[Tally]()
+        spilling = SpillPlan.at_start(call, batch.sums.keys() - asked_soon)
         spilling.spilled |= asked_soon
         while call.store.clock() < call.deadline_s:
-            body = _attempt(call, changes, draft, spilling)
+            body = _attempt(call, batch, draft, spilling)
             if body is not None:
                 observe.count(observe.SPILLED, len(spilling.spilled - asked_soon))
                 return body
         raise StoreBusyError("There was no time left.")
 
-    receipt_key = ReceiptKey(operation, RECEIPT_TARGET, key, changes.payload, days, imported_day)
+    receipt_key = ReceiptKey(operation, RECEIPT_TARGET, key, batch.payload, days, imported_day)
     return count_once(call, receipt_key, commit)
 
 
-def _attempt(call: Call, changes: Batch, draft: ReceiptDraft, spilling: SpillPlan) -> Body | None:
+def _attempt(call: Call, batch: Batch, draft: ReceiptDraft, spilling: SpillPlan) -> Body | None:
     """Sends the receipt and the writes once. Returns the receipt's body, or None if another attempt may commit.
 
     If the key has a receipt, raises AlreadyCountedError: the change that was counted may be why other conditions fail.
     Else, after a conflict or throttling, another attempt follows. A team's write is judged before the limits.
     """
-    minute, body = minute_now(call), {"counted": True, "changes": changes.entry_count, "tallies": len(changes.sums)}
-    moved = {tally: amount for tally, amount in changes.sums.items() if not spilling.is_pending(tally)}
-    pending = {tally: amount for tally, amount in changes.sums.items() if spilling.is_pending(tally)}
+    minute, body = minute_now(call), {"counted": True, "changes": batch.entry_count, "tallies": len(batch.sums)}
+    moved = {tally: amount for tally, amount in batch.sums.items() if not spilling.is_pending(tally)}
+    pending = {tally: amount for tally, amount in batch.sums.items() if spilling.is_pending(tally)}
     body |= VISIBLE_SOON if pending else VISIBLE_NOW
-    team = changes.team or TeamWrites()
+    team = batch.team or TeamWrites()
     if team.answer is not None:
         body["answer"] = team.answer
     make_receipt = draft.pending_receipt if pending else draft.receipt
@@ -197,7 +197,7 @@ def _attempt(call: Call, changes: Batch, draft: ReceiptDraft, spilling: SpillPla
     if not moved and not team.writes:
         put_receipt(call, receipt)
         return body
-    updates = spilling.updates(moved, minute, may_use_debt=changes.may_use_debt)
+    updates = spilling.updates(moved, minute, may_use_debt=batch.may_use_debt)
     sent = send(call.store.client, [receipt, *updates, *team.writes], retries=call.retries)
     if sent.committed:
         spilling.close_breakers(moved)
@@ -207,7 +207,7 @@ def _attempt(call: Call, changes: Batch, draft: ReceiptDraft, spilling: SpillPla
     if not sent.is_busy:
         _refuse_team_write(sent.reasons[1 + len(moved) :], all_reasons=sent.reasons)
         if sent.condition_failed:
-            if not _release_expired(call, changes, moved, sent):
+            if not _release_expired(call, batch, moved, sent):
                 sleep_or_raise_busy(spilling.retries)
             return None
     spilling.retry(moved, sent)
@@ -230,21 +230,21 @@ def _refuse_team_write(reasons: Sequence[Reason], *, all_reasons: Sequence[Reaso
             raise WriteInvalidError(f"DynamoDB does not accept {where}: {reason.message}", field=where)
 
 
-def _release_expired(call: Call, changes: Batch, moved: Mapping[Tally, int], sent: SendResult) -> bool:
+def _release_expired(call: Call, batch: Batch, moved: Mapping[Tally, int], sent: SendResult) -> bool:
     """Releases expired holds for each sum that its limit refused. Raises LimitReachedError for the first sum for which
     no hold was released. Returns False if the cached limits were stale, so the next attempt has the new limits."""
     has_released = False
     for tally, old in zip(moved, sent.old_items()[1:], strict=False):  # the receipt is first, a team's writes are last
         counter, amount = tally.counter, moved[tally]
-        debt, same_period = counter.debt if changes.may_use_debt else 0, changes.is_void or changes.may_use_debt
+        debt, same_period = counter.debt if batch.may_use_debt else 0, batch.is_void or batch.may_use_debt
         if old is None:
             continue
         error = tallies.limit_error_after(call, counter, tally.id, old, amount, debt, same_period=same_period)
         if error is None:
             continue
         if not holds.expire_due_for(call, counter, tally.id, amount, error.left or 0):
-            named = changes.problem_members(tally)
-            entry = "" if changes.is_void else f"changes[{named['entry']}], "
+            named = batch.problem_members(tally)
+            entry = "" if batch.is_void else f"changes[{named['entry']}], "
             detail = f"{entry}{counter.name} {named['id']}: {error.detail}"
             raise LimitReachedError(detail, **named, **error.members)
         has_released = True

@@ -150,7 +150,7 @@ export class Tally extends EventTarget {
   // `Entry` of tally.d.ts with `timed` (see #ageMs), and with `outcome` from the change's end until the item's removal.
   // The rest is in the memory only. `stored`: there is an item. `isLost`: the item was lost, and is not stored again.
   // `isUnreadable`: the item cannot be read. `promise`, `done`: what callers of this page wait for, and its resolve
-  // function. `why`, `status`: as in tally.d.ts. `token`: the denied token. `fails`: requests that did not settle the
+  // function. `why`, `status`: as in tally.d.ts. `token`: the denied token. `fails`: attempts that did not settle the
   // change. `timer`: the change pauses. `busy`: a request is open. `began`: when this page first sent the change, by
   // two clocks. `asksAlone`: the client asks for this receipt alone. `outcome`: how the change ended.
   #states = new Map();
@@ -780,7 +780,7 @@ export class Tally extends EventTarget {
     if (state.promise) state.promise = new Promise((done) => (state.done = done));
   }
 
-  // Counts a request that did not settle the change, and reports why the change waits.
+  // Counts an attempt to send the change, or to ask for its receipt, and reports why the change still waits.
   #fail(state, why, status) {
     state.fails = (state.fails ?? 0) + 1;
     Object.assign(state, { why, status });

@@ -92,7 +92,7 @@ def expires_s(counter: Counter, stored_id: str) -> int | None:
 
 
 def has_ended(counter: Counter, stored_id: str, at_s: float) -> bool:
-    """Returns whether the tally's period had ended at `at_s`. Without periods now, each period has ended."""
+    """Returns whether the tally's period had ended at `at_s`. Every period of an earlier declaration has ended."""
     return _SEPARATOR in stored_id if counter.period is None else ends_s(counter, stored_id) <= at_s
 
 

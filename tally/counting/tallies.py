@@ -18,8 +18,8 @@ from ..observe import logger
 from . import limits, periods
 from .limits import Limits
 
-ROLLUP_NONCE_PREFIX, REPAIR_NONCE_PREFIX = "+", "~"
-"""The start of the nonce of a tally item that the rollup or a repair moved."""
+ROLLUP_NONCE_PREFIX, REPAIR_NONCE_PREFIX, REMOVAL_NONCE_PREFIX = "+", "~", "-"
+"""The start of the nonce of a tally item that the rollup, a repair or the removal of a child moved."""
 TOMBSTONE = "gone"
 """The attribute of a tombstone: the tally of a removed parent, or the item of a spilled child that was removed."""
 START_ATTRIBUTE = "start"
@@ -198,9 +198,9 @@ def _move_write(
     """Returns the update that adds `amount`, without a condition. The first write also stores the start that it added.
     The bookkeeper subtracts the stored start from the number, because a deploy may change the declared start."""
     assert nonce_start in ("", ROLLUP_NONCE_PREFIX) or (
-        nonce_start[0] in f"-{REPAIR_NONCE_PREFIX}" and nonce_start[-1] == "."
+        nonce_start[0] in (REMOVAL_NONCE_PREFIX, REPAIR_NONCE_PREFIX) and nonce_start[-1] == "."
     ), "unknown nonce"
-    nonce = nonce_start + secrets.token_urlsafe(6)  # the random part has no `+`, `~` or `.`, which mark a start
+    nonce = nonce_start + secrets.token_urlsafe(6)  # has no `+`, `~` or `.`, which mark a start (`-` only with a `.`)
     write: Write = {
         "TableName": call.store.settings.counts_table,
         "Key": key(counter, id_, shard),
@@ -327,7 +327,7 @@ def key(counter: Counter, id_: str, shard: int) -> Item:
 
 def removal_nonce(pair: str) -> str:
     """Returns the start of the nonce of a tally item that a removal moved. `pair`: the pair name (children.py)."""
-    return f"-{pair}."
+    return f"{REMOVAL_NONCE_PREFIX}{pair}."
 
 
 def is_repair_nonce(nonce: str, moved: int) -> bool:

@@ -132,7 +132,7 @@ def _tally_effects(effect: Effect, new: Image, old: Image) -> tuple[Effect, ...]
         return (effect,)  # a manual edit
     if tallies.is_repair_nonce(nonce, effect.observed):
         return ()
-    if nonce.startswith("-") and "." in nonce:  # the removal of a child
+    if nonce.startswith(tallies.REMOVAL_NONCE_PREFIX) and "." in nonce:  # the removal of a child
         return (effect._replace(pair=nonce[1:].partition(".")[0]),)
     minute, stamp = effect.minute, minute_of(new)
     if nonce.startswith(tallies.ROLLUP_NONCE_PREFIX):  # the rollup may add long after the minute that it stamps

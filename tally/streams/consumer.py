@@ -94,7 +94,7 @@ class Handler:
 
 @dataclass
 class Batch:
-    """One batch of one stream shard. `rejected`: by sequence number, why DynamoDB rejected the record's write."""
+    """One batch of one stream shard. `rejected`: by sequence number, why DynamoDB rejected the writes of the record."""
 
     handler: Handler
     call: Call
@@ -110,7 +110,7 @@ class Batch:
         """Applies the records after the checkpoint. Returns the sequence number of the first record left, if any."""
         store, numbered = self.call.store, fold.by_sequence(records)
         first, last_unbookable = next(iter(numbered.values())), -1  # -1: each minute takes entries
-        failed: str = first["dynamodb"]["SequenceNumber"]
+        first_number: str = first["dynamodb"]["SequenceNumber"]
         made_s: float | None = None
         with suppress(PoisonRecordError):
             made_s = created_s(first)
@@ -129,12 +129,12 @@ class Batch:
                     return self._apply(left, all_counted, context, checkpoint)
                 except ConditionFailedError:
                     continue
-            self._warn("the checkpoint kept moving", failed)
+            self._warn("the checkpoint kept moving", first_number)
         except StoreRefusedError:  # a retry of the batch would hide a fault of the deployment
             raise
         except RetryableError as error:
-            self._warn("not applied", failed, error)
-        return failed
+            self._warn("not applied", first_number, error)
+        return first_number
 
     def _prefetch(self, records: Iterable[Record]) -> None:
         """Reads what the effects of these records depend on; by default nothing. `apply` reads the checkpoint first. If
@@ -205,10 +205,10 @@ class Batch:
         for counter, changes in run.metered_changes.items():
             observe.count(observe.COUNTED, changes, counter=counter)
 
-    def _warn(self, message: str, first: str | None, error: Exception | None = None) -> str | None:
-        """Logs why the records from `first` on are left, and returns `first`."""
-        observe.logger.warning(message, exc_info=error, extra={"from": first, "shard": self.shard})
-        return first
+    def _warn(self, message: str, first_number: str | None, error: Exception | None = None) -> str | None:
+        """Logs why the records from `first_number` on are left, and returns `first_number`."""
+        observe.logger.warning(message, exc_info=error, extra={"from": first_number, "shard": self.shard})
+        return first_number
 
 
 def table_name(source: str) -> str:

@@ -41,7 +41,7 @@ from .lineage import COMMIT_GRACE as COMMIT_GRACE
 from .lineage import CONFIRM_AFTER as CONFIRM_AFTER
 from .loss import LETTER_WAITS_MINUTE, NOTHING_LOST_S, Loss
 
-CACHE_S = 1.0  # a process reads the watermark for `as_of` at most this often
+CACHE_S = 1.0  # for `as_of`, a process reads the watermark at most once in this time
 WATERMARK_KEY = keys.key(keys.JUDGE_KEY, keys.JUDGE_KEY)
 # The attributes of the watermark that no sweep may lower.
 _MONOTONIC = ("journal_complete_s", "bookkeeper_passed_s", "rollup_passed_s", "rollup_booked_s", "resume_minute")
@@ -214,7 +214,7 @@ def advance(store: Store, shards: StreamShards, before: Watermark, now_s: float)
     if before.judged < 0 and before.last_complete_minute(store.settings) >= store.settings.minute_of(began_s):
         judged = before.last_unbookable_minute(store.settings)  # the judge starts with the next minute
         values |= {"judged": judged, "first_judged_s": (judged + 1) * store.settings.minute_s}
-        values["warm_up_until"] = store.settings.minute_of(now_s) + 1  # by then, older changes are booked
+        values["warm_up_until"] = store.settings.minute_of(now_s) + 1  # on later minutes, no older change is booked
     # If another sweep wrote the item after `before`, or a consumer began the ledger, this sweep stores nothing.
     expected = {name: item.get(name) for name in ("written_s", "began_s")}
     noted = items.update_write(store.settings.ledger_table, WATERMARK_KEY, values, expected=expected)

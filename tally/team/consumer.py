@@ -42,7 +42,7 @@ from .scan_state import CLOCK_SLACK, Scan
 from .team_numbers import NO_NUMBER, TeamNumberNote, watch_write
 
 NAME = "items"
-ITEMS_MAX = RECORD_WRITES_MAX  # that one run may write: tally items, markers, listed team numbers, dead letters
+ITEMS_MAX = RECORD_WRITES_MAX  # one run writes so many at most: tally items, markers, listed groups, dead letters
 KEYS_MAX = 100  # keys that one BatchGetItem takes
 
 
@@ -50,7 +50,7 @@ class ItemChange(NamedTuple):
     """What a record changes for one counter. `minute`, `made_s`: when the record was made. A run has its own minute.
 
     `old`, `new`: what the item contributes before and after the record. `team_number_before`, `team_number`: the team's
-    own number before and after. `scan`: the open scan. `marker`: the key of the item's marker, as JSON; "" if the
+    own number before and after. `scan`: the open scan. `marker_key`: the key of the item's marker, as JSON; "" if the
     recount does not need the marker. `needs_marker`: the scan may have read the item after the record, so the marker
     says whether the record moves the recount. `is_near_scan_end`: the scan ended before the record. But DynamoDB may
     stamp the item's next record with a time that is up to CLOCK_SLACK older, so this record writes the marker that the
@@ -63,7 +63,7 @@ class ItemChange(NamedTuple):
     old: Contribution | None
     new: Contribution | None
     scan: Scan | None = None
-    marker: str = ""
+    marker_key: str = ""
     needs_marker: bool = False
     is_near_scan_end: bool = False
     team_number: Contribution | None = None
@@ -113,12 +113,12 @@ class ItemsBatch(Batch):
         open_scans = dict(self._open_scans())
         read = partial(_item_changes, counters_of_table(self.handler.counters, self.table), open_scans)
         marked: set[str] = set()
-        for record in records if any(open_scans.values()) else ():  # only open scans need markers
+        for record in records if any(open_scans.values()) else ():  # without an open scan, no record needs a marker
             try:
                 changes = read(self.handler.declared, record)
             except (PoisonRecordError, *MALFORMED_ERRORS):
                 continue  # the batch will make a dead letter of the record
-            marked |= {change.marker for change in changes if change.needs_marker}
+            marked |= {change.marker_key for change in changes if change.needs_marker}
         marker_keys, markers = sorted(marked), dict[str, Marker]()  # the keys are JSON
         for first in range(0, len(marker_keys), KEYS_MAX):
             chunk = {text: json.loads(text) for text in marker_keys[first : first + KEYS_MAX]}
@@ -152,7 +152,7 @@ class ItemsRun(Run):
     team_number_notes: dict[tuple[str, str], TeamNumberNote] = field(default_factory=dict)
     """By counter and group, the note about the team's number."""
     examples: dict[tuple[str, str], str] = field(default_factory=dict)
-    """By counter and group of a fault, the newest item with the fault."""
+    """By counter and reserved group, the newest item with the group's fault."""
 
     def has_room_for(self, effects: Sequence[Any]) -> bool:
         groups = {
@@ -161,7 +161,7 @@ class ItemsRun(Run):
             for value in (each.old, each.new, each.team_number, each.team_number_before)
             if value
         }
-        marked = {each.marker for each in effects if each.needs_marker or each.is_near_scan_end}
+        marked = {each.marker_key for each in effects if each.needs_marker or each.is_near_scan_end}
         new_notes = groups - self.team_number_notes.keys() if any(each.counter.watch for each in effects) else ()
         new = len(groups - self.sums.keys()) + len(marked - self.markers_after.keys()) + len(new_notes)
         return self._items_to_write + new <= ITEMS_MAX
@@ -181,24 +181,24 @@ class ItemsRun(Run):
         """Notes the team's number after the record, and by how much the number may be wrong for a while. The number may
         follow a move of its items later, or may have moved before its items."""
         for value, sign in moves_between(change.old, change.new):
-            if not value.is_reserved:  # no team number counts items with a fault
+            if not value.is_reserved:  # the team's number does not count items with a fault
                 self._note_of(change, value).move(change.counter, change.made_s, *_split_by_sign(sign * value.amount))
         before, now = change.team_number_before, change.team_number
         for value in filter(None, (before, now)):
-            noted = self._note_of(change, value)
-            noted.team_number = {"N": str(now.amount)} if now and now.group == value.group else NO_NUMBER
+            note = self._note_of(change, value)
+            note.team_number = {"N": str(now.amount)} if now and now.group == value.group else NO_NUMBER
             moved = (now.amount if now else 0) - (before.amount if before else 0)
             if before != now:  # if the number moves up before its items, it is too high until the items follow
-                noted.move(change.counter, change.made_s, *_split_by_sign(-moved))
+                note.move(change.counter, change.made_s, *_split_by_sign(-moved))
             if change.scan is not None and change.scan.covers(change.counter, value.group):
-                noted.scan_attribute = change.scan.team_number_attribute
+                note.scan_attribute = change.scan.team_number_attribute
 
     def _note_of(self, change: ItemChange, value: Contribution) -> TeamNumberNote:
         self._move(change, value, 0)  # a move of 0, so that `writes` updates the item of the tally
         return self.team_number_notes.setdefault((change.counter.name, value.group), TeamNumberNote())
 
     def _move_recount(self, change: ItemChange, scan: Scan) -> None:
-        counter, key = change.counter, change.marker
+        counter, key = change.counter, change.marker_key
         old, new = (one if one and scan.covers(counter, one.group) else None for one in (change.old, change.new))
         if old == new:
             return
@@ -233,17 +233,17 @@ class ItemsRun(Run):
         for tally, effect in self.sums.items():
             counter = declared.by_name[effect.counter]
             attribute, recount = self.recounts.get(tally, ("", 0))
-            noted = self.team_number_notes.get(tally)
-            if not effect.expected and not recount and not noted and tally not in self.examples:
+            note = self.team_number_notes.get(tally)
+            if not effect.expected and not recount and not note and tally not in self.examples:
                 continue
             # The stream shard chooses the shard of the tally, so that batches of two stream shards seldom conflict.
             moved = self.context.bucket % counter.max_shards, effect.expected, self.context.minute
             add = tallies.add_write(call, counter, effect.id, *moved, nonce_prefix=tallies.REPAIR_NONCE_PREFIX)
             add = items.extend_update(add, adds={attribute: recount}) if recount else add
             add = items.extend_update(add, sets={EXAMPLE: self.examples[tally]}) if tally in self.examples else add
-            writes.append({"Update": noted.extend(add) if noted else add})
-            if noted:
-                writes.append(watch_write(table, effect.counter, effect.id, noted.at_s))
+            writes.append({"Update": note.extend(add) if note else add})
+            if note:
+                writes.append(watch_write(table, effect.counter, effect.id, note.at_s))
         for text, marker in self.markers_after.items():
             if text not in self.markers_before:  # of a record near the scan's end: the batch has not read the marker
                 writes.append(first_seen.stream_marker_write(table, json.loads(text), now_s))
@@ -274,7 +274,7 @@ def _item_changes(
         scan, made_s, example = open_scans[name], created_s(record), ""
         if new and new.is_reserved and new != old:  # the item cannot be counted
             partition_key, item_keys = counter.items.partition_key, record["dynamodb"]["Keys"]
-            order = sorted(item_keys, key=lambda name: name != partition_key)  # the partition key first
+            order = sorted(item_keys, key=lambda key_name: key_name != partition_key)  # the partition key first
             example = faults.example(counter.items, record["dynamodb"].get("NewImage") or item_keys, order)
         numbers: dict[str, Any] = {"team_number": now, "team_number_before": before}
         change = ItemChange(counter, declared.minute_made(record), old, new, **numbers, made_s=made_s, example=example)
@@ -284,14 +284,14 @@ def _item_changes(
 
 
 def _with_scan(change: ItemChange, scan: Scan, record: Record, made_s: float, slack_s: float) -> ItemChange:
-    """Returns the change with the open scan. If the record may move the recount, the change has the item's marker."""
+    """Returns the change with the open scan. If the record may move the recount, also sets the marker's fields."""
     if not any(one and scan.covers(change.counter, one.group) for one in (change.old, change.new)):
         return change._replace(scan=scan)
-    marked = not scan.ended_s or made_s < scan.ended_s + slack_s
-    near_end = not marked and made_s < scan.ended_s + 2 * slack_s
+    needs_marker = not scan.ended_s or made_s < scan.ended_s + slack_s
+    is_near_end = not needs_marker and made_s < scan.ended_s + 2 * slack_s
     key = first_seen.marker_key(change.counter.name, scan.generation, record["dynamodb"]["Keys"])
-    marker = json.dumps(key) if marked or near_end else ""
-    return change._replace(scan=scan, marker=marker, needs_marker=marked, is_near_scan_end=near_end)
+    marker_key = json.dumps(key) if needs_marker or is_near_end else ""
+    return change._replace(scan=scan, marker_key=marker_key, needs_marker=needs_marker, is_near_scan_end=is_near_end)
 
 
 def _contributions(counter: Counter, record: Record) -> tuple[Contribution | None, Contribution | None]:

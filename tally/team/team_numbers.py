@@ -3,13 +3,14 @@
     tally item -> team_number, up#time, down#time
     WATCHED#bucket, digest -> counter, target, at, low, high, since, rule
 
-`team_number`: its value in the newest record of the team's item. `up#…` and `down#…`: by how much the number may be too
-low or too high because of the changes in one stretch of time. The number may lag behind these changes, or have moved
-before them. `WATCHED` lists the groups that team/watch.py checks. `at`: when the group's newest record was made. The
-checks store `low`, `high`, `since` and `rule`.
+`team_number`: its value in the newest record of the team's item. Time is divided into stretches (`stretch_s`). For each
+stretch, `up#…` and `down#…` have by how much the number may be too low or too high, because the number may lag behind
+the changes of this stretch, or may have moved before them. `WATCHED` lists the groups that team/watch.py checks. `at`:
+when the group's newest record was made. The checks store the bounds of the number's excess (`low`, `high`), when the
+first of these checks was (`since`), and the fields of `Watch` that they used (`rule`).
 
-The name of a stretch has its end in epoch seconds. So the name stays right if `within_s`, and with it the length of a
-stretch, changes.
+An attribute's name has the end of its stretch in epoch seconds. So the name stays right if `within_s` changes, and with
+it the length of a stretch.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from ..items import TEAM_NUMBER
 UP, DOWN = "up#", "down#"
 NO_NUMBER: Item = {"NULL": True}
 """The stored number of a group if the team's item with the number was removed, or has no number."""
-STRETCHES_PER_WINDOW = 6  # so many stretches of time make up the declared `within_s`
-STRETCHES_MAX = 200  # of an item in each direction: 33 busy minutes if `within_s` is 60
+STRETCHES_PER_WINDOW = 6  # so many stretches make up the declared `within_s`
+STRETCHES_MAX = 200  # of an item, up and down each: those of 33 busy minutes if `within_s` is 60
 STRETCHES_PER_WRITE_MAX = 100  # because DynamoDB takes expressions of up to 4 KB
 PARTITIONS = 16  # of the list `WATCHED`, because one partition takes 1,000 write units a second
 

@@ -2,7 +2,7 @@
 
 One tally item has the count and the team's number (team_numbers.py). The team's number may lag behind its items, or be
 ahead of them. So one check gives a lower and an upper bound of the excess, not the excess itself. A lasting excess lies
-within the bounds of every check, so the checks of ten minutes are intersected. If the intersection does not contain 0,
+within the bounds of every check, so the bounds of ten minutes are intersected. If the intersection does not contain 0,
 the number is wrong, or the team's code takes longer than the declared `within_s`.
 """
 
@@ -22,22 +22,22 @@ from ..dynamo.transactions import try_commit
 from ..items import TEAM_NUMBER
 from . import scan_state, team_numbers
 
-BOUNDS_WINDOW_S = 600  # the checks of so many seconds are intersected; later, the lasting excess may be another one
+BOUNDS_WINDOW_S = 600  # the bounds of so many seconds are intersected; after that, the lasting excess may be another
 
 
 def check_numbers(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: float) -> int:
     """Checks the groups on the list, until `until_s` on the store's clock. Returns how many it checked."""
     checked = 0
     watching = {name: counter for name, counter in counters.items() if counter.watch}
-    passed = {name: _passed_s(store, counter) for name, counter in watching.items()}
+    passed_s = {name: _passed_s(store, counter) for name, counter in watching.items()}
     for listed in _listed_groups(store) if watching else ():  # without `watch`, the sweep's role may not read the list
         name = listed["counter"]["S"]
         if store.clock() >= until_s:
             break
-        if passed.get(name):
-            check_group(store, watching[name], listed, passed[name], now_s)
+        if passed_s.get(name):
+            check_group(store, watching[name], listed, passed_s[name], now_s)
             checked += 1
-        elif name in watching:  # there is no count to compare with, perhaps for hours. Keep the tally item small
+        elif name in watching:  # no count to compare with, perhaps for hours: so only keeps the tally item small
             tally_key = tallies.key(watching[name], listed["target"]["S"], 0)
             _compact(store, tally_key, queries.get(store.client, store.settings.counts_table, tally_key))
     return checked
@@ -81,7 +81,8 @@ def unproven_reason(store: Store, counter: Counter, group: str) -> str:
 
 
 def count_changed_groups(store: Store) -> Mapping[str, int]:
-    """Returns how many groups of each counter changed lately, so that their lasting excess is not known."""
+    """Returns how many groups of each counter are on the list: they changed lately, so their lasting excess is not
+    known."""
     return Sums(listed["counter"]["S"] for listed in _listed_groups(store))
 
 
@@ -102,7 +103,7 @@ def check_group(store: Store, counter: Counter, listed: Item, passed_s: int, now
     item = queries.get(store.client, store.settings.counts_table, tally_key)
     key, expected = {name: listed[name] for name in ("PK", "SK")}, {"at": items.int_attribute(listed, "at")}
     since_s = passed_s - counter.watch.within_s  # number and items agree on every change from before this time
-    rule = f"{counter.watch.within_s} {counter.watch.same_transaction}"
+    rule = f"{counter.watch.within_s} {counter.watch.same_transaction}"  # bounds by another rule are not intersected
     bounds = excess_bounds(counter, item, passed_s)
     if bounds is None or (expected["at"] <= since_s and team_numbers.uncertainty(item, since_s) == (0, 0)):
         low, high = bounds or (0, 0)  # final bounds, or no number: the group leaves the list until its next record

@@ -233,7 +233,7 @@ class Model:
         yield
         scan, is_counted = self.scan if self.scan.is_open_for(COUNTER) else None, self.is_counted
         yield
-        needed = [change.marker for change in self.changes_of(batch, scan) if change.needs_marker]
+        needed = [change.marker_key for change in self.changes_of(batch, scan) if change.needs_marker]
         markers = {name: self.markers.get(name) for name in needed}
         yield
         if not self.has_rule("read the checkpoint first"):

@@ -91,23 +91,23 @@ def _redrive(args: argparse.Namespace, stack: Stack, letters: Sequence[DeadLette
     declared = CounterIndex(stack.counters, stack.store.settings.minute_s)
     appliers = (rollup.CONSUMER, bookkeeper.CONSUMER, consumer.items_consumer(stack.counters))
     consumers = {one.name: one for one in appliers}
-    with progress_bar(letters, "dead letter", "applied") as markers:
-        for marker in markers:
-            _abandon_scans(stack, marker)
-            outcome, why = dead_letters.redrive(Call(stack.store), objects, consumers, declared, marker)
-            of_items = marker.consumer == consumer.NAME
+    with progress_bar(letters, "dead letter", "applied") as each:
+        for letter in each:
+            _abandon_scans(stack, letter)
+            outcome, why = dead_letters.redrive(Call(stack.store), objects, consumers, declared, letter)
+            of_items = letter.consumer == consumer.NAME
             if outcome is RedriveOutcome.STILL_BLOCKED and of_items and args.drop:
                 outcome = RedriveOutcome.OBJECT_LOST  # so --drop discards it: a scan will count the present item
             counts[outcome] += 1
             if outcome is RedriveOutcome.STILL_BLOCKED:
-                say(f"blocked  {marker.object}: {why}{'; --drop discards it, then `tally scan`' if of_items else ''}")
+                say(f"blocked  {letter.object}: {why}{'; --drop discards it, then `tally scan`' if of_items else ''}")
             if outcome is RedriveOutcome.OBJECT_LOST and args.drop:
-                _abandon_scans(stack, marker, lost=True)
-                dead_letters.discard(Call(stack.store), marker)
-                say(f"dropped  {marker.object}, a dead letter since {format_time(marker.at_s)}: {why}")
+                _abandon_scans(stack, letter, lost=True)
+                dead_letters.discard(Call(stack.store), letter)
+                say(f"dropped  {letter.object}, a dead letter since {format_time(letter.at_s)}: {why}")
             elif outcome is RedriveOutcome.OBJECT_LOST:
-                since = format_time(marker.at_s)
-                say(f"lost     {marker.object}, a dead letter since {since}: {why}; --drop discards it")
+                since = format_time(letter.at_s)
+                say(f"lost     {letter.object}, a dead letter since {since}: {why}; --drop discards it")
     applied, already = counts[RedriveOutcome.APPLIED], counts[RedriveOutcome.ALREADY_APPLIED]
     blocked, lost = counts[RedriveOutcome.STILL_BLOCKED], counts[RedriveOutcome.OBJECT_LOST]
     lost_text = f", {lost} {'dropped' if args.drop else 'lost'}" if lost else ""
@@ -115,12 +115,12 @@ def _redrive(args: argparse.Namespace, stack: Stack, letters: Sequence[DeadLette
     return blocked + (0 if args.drop else lost)
 
 
-def _abandon_scans(stack: Stack, marker: DeadLetterMarker, *, lost: bool = False) -> None:
+def _abandon_scans(stack: Stack, letter: DeadLetterMarker, *, lost: bool = False) -> None:
     """Closes the open scans of a team table, because they miss what the redrive of its dead letter changes. `lost`: the
     record is never applied, so the result of a finished scan is not valid, either, until a new scan ends."""
-    if marker.consumer != consumer.NAME:
+    if letter.consumer != consumer.NAME:
         return
-    for name in consumer.counters_of_table(stack.counters, marker.table):
+    for name in consumer.counters_of_table(stack.counters, letter.table):
         scan = scan_state.read_scan(stack.store, name)
         if lost and scan.counted_by:  # the last scan has counted all items
             scan_state.invalidate_until_done(stack.store, name)

@@ -76,7 +76,7 @@ def needed(counters: Iterable[Counter]) -> needs.Needs:
         on_counts |= needs.on_counts(watching, "GetItem")
     on_salts = needs.FORGET_SALTS if is_listed(listed, PAGE_VISITORS) else needs.NOTHING
     others = needs.to_release_expired_holds(listed) | needs.to_send_events(listed, "Query") | needs.READ_FINGERPRINTS
-    return heartbeats | others | needs.on_ledger(on_ledger) | on_counts | on_salts
+    return others | heartbeats | needs.on_ledger(on_ledger) | on_counts | on_salts
 
 
 class Sweep:

@@ -96,8 +96,8 @@ def _try_change(
         return [*hold_writes, {"Update": tallies.add_write(call, counter, stored_id, shard, moved_by, minute)}]
 
     # `same_period`: the hold stays in its period, so a refusal does not name the next period.
-    of_tally = call, counter, stored_id, moved_by
-    commit = partial(tallies.commit_within_limits, *of_tally, writes, receipt, index=len(hold_writes), same_period=True)
+    move = call, counter, stored_id, moved_by
+    commit = partial(tallies.commit_within_limits, *move, writes, receipt, index=len(hold_writes), same_period=True)
     try:
         holds.retry_with_room(call, counter, stored_id, moved_by, commit)
     except ChangeRefusedError:

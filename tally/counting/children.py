@@ -260,8 +260,8 @@ def _tally_write(request: _ChildRequest, shard: int, amount: int, minute: int, *
     """Returns the write that moves the tally. If the counter needs no parent, the write makes a missing tally."""
     assert amount == (1 if request.puts else -1)
     assert bool(nonce_prefix) != request.puts, "a removal has a pair name, and a put has none"
-    of_parent = request.call, request.counter, request.parent
-    move = tallies.add_write(*of_parent, shard, amount, minute, nonce_prefix=nonce_prefix)
+    tally_of_parent = request.call, request.counter, request.parent
+    move = tallies.add_write(*tally_of_parent, shard, amount, minute, nonce_prefix=nonce_prefix)
     condition = {"ConditionExpression": accepts_children_condition(request.counter)}
     return {"Update": {**move, **condition, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}}
 

@@ -203,8 +203,8 @@ def _import_chunk(call: Call, counter: Counter, chunk: Chunk[ChildRow], draft: R
             for row, code in zip(todo, codes, strict=False):
                 if code == CONDITION_FAILED:
                     del rows[row.id, row.child]
-            of_parents = zip(parents, codes[len(todo) :], strict=False)
-            missing.update(id_ for id_, code in of_parents if code == CONDITION_FAILED)
+            parents_with_codes = zip(parents, codes[len(todo) :], strict=False)
+            missing.update(id_ for id_, code in parents_with_codes if code == CONDITION_FAILED)
             continue
         sent.raise_unless_busy()
         sleep_or_raise_busy(retries)

@@ -170,7 +170,7 @@ def import_children(call: Call, counter: Counter, run: str, chunk: Chunk[ChildRo
 
     `already`: how many rows are of children that existed before, or of an earlier row. `missing`: the lines of children
     whose parents do not exist. If the run has put other children at this place, raises KeyReusedError.
-    Raises StoreBusyError.
+    Raises StoreBusyError. A browser's child gets only the day on which it was put (anonymous.py).
     """
     chunk = chunk._replace(rows=[row._replace(at_s=anonymous.since_s(row.child, row.at_s)) for row in chunk.rows])
     payload = {"children": [[row.id, row.child, row.at_s] for row in chunk.rows]}

@@ -27,7 +27,7 @@ from ..errors import ConfigurationError, InvalidInputError, TallyError
 R = TypeVar("R")
 KEY_BYTES_MAX = {"partition key": 2048, "sort key": 1024}  # DynamoDB's limits
 NESTING_MAX = 32  # levels of lists and maps in one value: DynamoDB's limit
-_DECLARATION = "tally"  # in a field's metadata it leads to (name in the table, kind of key, atomic counter)
+_DECLARATION = "tally"  # a field's metadata has (name in the table, kind of key, atomic counter) under this name
 _ATTRIBUTES = "__tally_attributes__"  # the attribute of a record class that holds its Attributes
 _SERIALIZER, _DESERIALIZER = TypeSerializer(), TypeDeserializer()
 # For each declared type, the types of its values. `Any` takes the first type that fits, so bool is before int.

@@ -133,8 +133,8 @@ class Soak:
                     faults = sum(_read_fault_counts(setup.folder).values())
                     bar.set_postfix(problems=monitor.problem_count, faults=faults, kills=consumers.kills)
                 time.sleep(TICK_S)
-        if any(process.exitcode for process in workers):
-            raise RuntimeError(f"a worker failed: see {setup.folder}/worker-*.log")
+        if failed := [f"worker-{number}" for number, process in enumerate(workers) if process.exitcode]:
+            raise RuntimeError(f"{failed[0]} failed:\n{setup.end_of_log(failed[0])}")
 
     def _wait_until_complete(self, setup: SoakSetup, consumers: processes.ConsumerProcesses, monitor: Monitor) -> bool:
         """Wait until every tally is right and every minute up to this time is judged. Returns False after a timeout."""

@@ -123,7 +123,7 @@ class ConsumerProcesses:
                     self._start(role)
         for role, process in self._running.items():
             if role not in self._down_until_s and not process.is_alive():
-                raise RuntimeError(f"{role} failed: see {self.setup.folder}/{role}.log")
+                raise RuntimeError(f"{role} failed:\n{self.setup.end_of_log(role)}")
         if may_kill and now_s >= self._next_kill_s:
             if self._next_kill_s:
                 self._kill_or_freeze(now_s)

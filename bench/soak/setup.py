@@ -28,6 +28,7 @@ from tests.sync_wire import SyncWire
 from ..clients import LOCAL, STREAMED, create_tables
 
 ENGINE = "engine.db"
+LOG_LINES_SHOWN = 20
 CLICKS = Counter("clicks", prefix="AD", sort_key="CLICKS", attribute="clicks", period="minute", keep_periods=5000)
 """The soak's own counter, whose periods begin and end while the soak runs, and are kept until the soak ends."""
 _PATIENT = CLIENT_CONFIG.merge(Config(connect_timeout=PATIENCE_S, read_timeout=PATIENCE_S))
@@ -82,6 +83,10 @@ class SoakSetup:
         """Returns a store that uses the engine without faults, and waits if a busy machine stalls the engine."""
         client = boto3.client("dynamodb", endpoint_url=self.engine_endpoint, config=_PATIENT)
         return Store(client, self.settings)
+
+    def end_of_log(self, name: str) -> str:
+        """Returns the last lines of a process's log. Without --keep the log is deleted when the soak ends."""
+        return "\n".join((self.folder / f"{name}.log").read_text().splitlines()[-LOG_LINES_SHOWN:])
 
     def wire(self) -> SyncWire:
         """Returns a direct connection to the engine, without proxy and boto3."""

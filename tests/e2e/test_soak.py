@@ -9,11 +9,13 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from botocore.config import Config
 
 import counters
+from bench.soak import processes
 from bench.soak.comparison import Contents, all_differences
 from bench.soak.notes import Accepted, Note, parse_note
 from bench.soak.setup import ENGINE, SoakSetup, create_soak_tables
@@ -65,6 +67,15 @@ def test_the_monitor_and_the_workers_wait_while_the_engine_is_stalled(
         timer.start()
         ping(setup.faultless_store())
         timer.join()
+
+
+def test_the_soak_shows_why_a_process_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without --keep, the soak deletes its folder with the logs when it ends."""
+    monkeypatch.setattr(processes, "_start_process", lambda *_: SimpleNamespace(is_alive=lambda: False))
+    (tmp_path / "rollup.log").write_text("ValueError: why\n")
+    consumers = processes.ConsumerProcesses(SoakSetup(tmp_path, seed=0, minute_s=1, engine_endpoint=""))
+    with pytest.raises(RuntimeError, match="rollup failed:\nValueError: why"):
+        consumers.kill_or_restart(0.0, may_kill=True)
 
 
 def accepted(*notes: Note) -> Accepted:

@@ -118,7 +118,7 @@ class Day(EngineStreams):
         before, now_s = watermark.read(self.store), self.clock()
         watermark.advance(self.store, self._shards, before, now_s)
         judge.judge(self.store, before, now_s, until_s=float("inf"))
-        hours.sum_up(self.store, watermark.last_judged_minute(self.store), until_s=float("inf"))
+        hours.sum_up(self.store, watermark.read(self.store).judged, until_s=float("inf"))
 
     def edit(self, counter: Counter, id_: str, amount: int) -> None:
         """Edit a number by hand, without Tally."""

@@ -137,7 +137,7 @@ class Sweep:
             yield lambda: {"watched": watch.check_numbers(store, counters, now_s, end_s(TEAM_TABLES_SHARE))}
             yield lambda: report_faults(store, counters, end_s(TEAM_TABLES_SHARE))
         yield lambda: report_drift(store, counters, watermark_, now_s, end_s(REPORT_SHARE))
-        yield lambda: {"hours": hours.sum_up(store, watermark.last_judged_minute(store), until_s=end_s(SERIES_SHARE))}
+        yield lambda: {"hours": hours.sum_up(store, watermark.read(store).judged, until_s=end_s(SERIES_SHARE))}
         yield lambda: sweep_removed_parents(store, counters, until_s)
 
 

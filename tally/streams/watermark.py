@@ -157,11 +157,6 @@ def ensure_begun(call: Call, made_s: float | None) -> Watermark:
     return read(call.store)
 
 
-def last_judged_minute(store: Store) -> int:
-    """Returns the last judged minute; -1: no minute is judged."""
-    return read(store).judged
-
-
 def pending_resume_minute(store: Store, watermark_: Watermark) -> int:
     """Returns `resume_minute` as the next sweep will store it: also after losses that no sweep has read."""
     return max([watermark_.resume_minute, *(lost.resume_minute for lost in loss.list_losses(store))])

@@ -141,7 +141,7 @@ def test_all_is_well_when_every_part_is_ok(stack_status: StatusOfStack) -> None:
     ]  # fmt: skip
     lines = {part["name"]: part["line"] for part in body["parts"]}
     assert (lines["drift"], lines["alarms"]) == ("0 confirmed, 1 not yet", "0 of 1 in alarm")
-    assert body["judged_up_to"] == 60 * (watermark.last_judged_minute(stack_status.store) + 1)
+    assert body["judged_up_to"] == 60 * (watermark.read(stack_status.store).judged + 1)
     assert 0 < body["as_of"] <= body["at"] <= time.time()
     assert (body["stack"], body["stage"], body["where"]) == ("Tally-prod", "prod", "--stack Tally-prod")
 

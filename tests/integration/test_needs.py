@@ -488,7 +488,7 @@ def put_minute_to_judge(store: Store) -> None:
 
 def put_minute_to_sum_up(store: Store) -> None:
     """Store a play in the last minute of an hour. The series have the hour's other minutes."""
-    hour = progress.hour_of(store.settings, watermark.last_judged_minute(store)) - 1
+    hour = progress.hour_of(store.settings, watermark.read(store).judged) - 1
     minute = store_progress(store, 58, hour) + 1
     segment = segments.segment_write(
         store.settings, minute, 0, "s#1", [segments.JournalEntry("plays", "v", "", 1, 1)], int(time.time())

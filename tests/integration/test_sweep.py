@@ -166,7 +166,7 @@ def test_a_sweep_judges_and_writes_the_metrics_of_every_counter(
 def test_the_judge_gets_the_watermark_of_the_last_sweep_and_not_of_this_sweep(ledger: Ledger) -> None:
     ledger.book(-4, 7)
     assert ledger.sweep()["minutes"] == 5
-    assert (ledger.drift(), watermark.last_judged_minute(ledger.store)) == ([5], ledger.minute - 5)
+    assert (ledger.drift(), watermark.read(ledger.store).judged) == ([5], ledger.minute - 5)
     ledger.now_s += 60
     assert ledger.sweep()["minutes"] == 2, "the minutes that the first sweep found complete"
     assert ledger.drift() == [12]

@@ -98,7 +98,7 @@ class Deployment(SimulatedWorld):
 
     @property
     def last_judged_minute(self) -> int:
-        return watermark.last_judged_minute(self.store)
+        return watermark.read(self.store).judged
 
     def as_of(self) -> float | None:
         """Returns the `as_of` of a read by a new process, which has cached nothing."""

@@ -243,7 +243,7 @@ class SimulatedWorld(EngineStreams):
             watermark.advance(untimed, self.streams, current, now_s)  # type: ignore[arg-type]
             judge.judge(store, current, now_s, until_s=float("inf"))
         if self.sweeps_series:
-            hours.sum_up(store, watermark.last_judged_minute(store), until_s=float("inf"))
+            hours.sum_up(store, watermark.read(store).judged, until_s=float("inf"))
             deletion.sweep(store, counters.COUNTERS, float("inf"))
 
     def drifts(self) -> dict[Tally, int]:

@@ -263,7 +263,7 @@ class Schedule:
 
     def last_judged_minute(self) -> int:
         """Returns the last minute that is judged; -1: no minute is judged."""
-        return watermark.last_judged_minute(self.world.store)
+        return watermark.read(self.world.store).judged
 
     def check(self) -> None:
         """Compare each drift row with the edits up to the last judged minute."""

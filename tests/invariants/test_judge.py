@@ -45,13 +45,13 @@ def drift_entry(drift: int, target: str = "v", expected: int = 0) -> JournalEntr
 def watermark_of(store: Store, closed: int) -> Watermark:
     """Returns a watermark by which the minutes up to `closed` are closed."""
     # The end of the minute `closed`, a minute for late commits, and the 5 s by which clocks may differ.
-    return Watermark(watermark.last_judged_minute(store), 60 * (closed + 2) + 5)
+    return Watermark(watermark.read(store).judged, 60 * (closed + 2) + 5)
 
 
 def run(store: Store, closed: int, now_s: float = NOW_S, until_s: float = FOREVER) -> judge.JudgeRun:
     """Run the judge. Returns the result without the last minute, segments and bytes."""
     judged = judge.judge(store, watermark_of(store, closed), now_s, until_s=until_s)
-    assert judged.last == watermark.last_judged_minute(store)
+    assert judged.last == watermark.read(store).judged
     return replace(judged, last=-1, segments=0, bytes=0)
 
 
@@ -82,7 +82,7 @@ def test_a_minute_is_summed_up_over_its_segments_and_a_tally_without_drift_has_n
     assert row(store) == DriftRow("plays", "v", 3 - 1 + 5, M, 60 * M)
     assert row(store, counter="likes") == DriftRow("likes", "v", -3, M, 60 * M)
     assert len(list(rows.all_rows(store))) == 2
-    assert watermark.last_judged_minute(store) == M
+    assert watermark.read(store).judged == M
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_watermark_without_a_closed_minute_judges_nothing(store: Store, withou
     book(store, 0, drift_entry(3))
     judged = judge.judge(store, without_closed_minute, NOW_S, until_s=FOREVER)
     assert judged == judge.JudgeRun(last=without_closed_minute.judged)
-    assert (drifts(store), watermark.last_judged_minute(store)) == ({}, M - 1)
+    assert (drifts(store), watermark.read(store).judged) == ({}, M - 1)
 
 
 # The halves of an unlike: the like item is deleted (expected), and the tally falls (observed). Halves of different
@@ -234,7 +234,7 @@ def test_a_judge_continues_the_work_of_a_judge_that_was_killed_at_any_write(
     with pytest.raises(Crash):
         run(with_client(store, client_that_dies(store.client, write_number, committed=committed)), M + 2)
     run(store, M + 2)
-    assert (drifts(store), watermark.last_judged_minute(store)) == (expected, M + 2)
+    assert (drifts(store), watermark.read(store).judged) == (expected, M + 2)
 
 
 @pytest.mark.parametrize("write_number", range(WRITES_OF_A_RUN - 3))  # without the writes of the third minute
@@ -242,7 +242,7 @@ def test_a_judge_that_sleeps_while_another_judge_runs_changes_nothing(store: Sto
     expected = book_drift(store)
     sleeping = with_client(store, interrupted_client(store.client, write_number, lambda: run(store, M + 2)))
     judge.judge(sleeping, watermark_of(store, M + 1), NOW_S, until_s=FOREVER)
-    assert (drifts(store), watermark.last_judged_minute(store)) == (expected, M + 2)
+    assert (drifts(store), watermark.read(store).judged) == (expected, M + 2)
 
 
 def test_a_row_at_zero_stops_a_late_judge_from_storing_the_drift_once_more(store: Store) -> None:
@@ -251,7 +251,7 @@ def test_a_row_at_zero_stops_a_late_judge_from_storing_the_drift_once_more(store
     old_watermark = watermark_of(store, M)
     run(store, M + 1)
     judge.judge(store, old_watermark, NOW_S, until_s=FOREVER)  # as a judge that read the watermark before this run
-    assert (drifts(store), watermark.last_judged_minute(store)) == ({}, M + 1)
+    assert (drifts(store), watermark.read(store).judged) == ({}, M + 1)
 
 
 @pytest.mark.parametrize("days", [1, 3, 8])
@@ -263,7 +263,7 @@ def test_a_row_at_zero_is_kept_for_a_judge_that_continues_days_later(store: Stor
         run(with_client(store, client_that_dies(store.client, 0, committed=True)), M + 1)
     ConsumerWorld(store, store.client).delete_expired(NOW_S + days * DAY_S)
     run(store, M + 1, NOW_S + days * DAY_S)
-    assert (drifts(store), watermark.last_judged_minute(store)) == ({}, M + 1)
+    assert (drifts(store), watermark.read(store).judged) == ({}, M + 1)
 
 
 def repair(store: Store, seen_row: DriftRow | None) -> bool:
@@ -309,7 +309,7 @@ def test_a_row_that_changes_before_each_try_is_an_error_and_a_later_run_judges_t
     client.before = change
     with pytest.raises(StoreBusyError):
         run(with_client(store, client), M)
-    assert watermark.last_judged_minute(store) == M - 1
+    assert watermark.read(store).judged == M - 1
     run(store, M)
     assert drifts(store) == {"v": judge.TRIES_MAX + 5}  # the drift at the last try, and the 5 of the segment
 
@@ -395,12 +395,12 @@ def test_the_next_run_continues_a_minute_in_which_the_judge_ran_out_of_time(stor
 
     client.after = pass_time
     assert run(timed, M + 1, until_s=2) == judge.JudgeRun(minutes=0, changes=200, finished=False)
-    assert (len(drifts(store)), watermark.last_judged_minute(store)) == (200, M - 1)
+    assert (len(drifts(store)), watermark.read(store).judged) == (200, M - 1)
     now_s[0] = 0
     # `watermark_of` forgets where the last run stopped. So this run also reads the 200 rows of that run (`changes`
     # includes these rows), and writes only the other 50.
     assert run(timed, M + 1, until_s=1) == judge.JudgeRun(minutes=1, changes=250, finished=False)
-    assert (drifts(store), watermark.last_judged_minute(store)) == (targets, M)
+    assert (drifts(store), watermark.read(store).judged) == (targets, M)
     assert run(timed, M + 1) == judge.JudgeRun(minutes=1, changes=1)
     assert drifts(store) == targets | {"v1": 2 + 7}
 
@@ -420,7 +420,7 @@ def test_short_runs_of_the_judge_finish_a_minute_with_many_rows(store: Store) ->
         watermark_ = replace(watermark.read(slow), journal_complete_s=60 * (M + 2) + 5)
         changed_rows.append(judge.judge(slow, watermark_, NOW_S, until_s=now_s[0] + 1).changes)
     assert changed_rows == [100, 100, 100, 100, 100, 50]
-    assert (len(drifts(store)), watermark.last_judged_minute(store)) == (550, M)
+    assert (len(drifts(store)), watermark.read(store).judged) == (550, M)
 
 
 def test_a_judge_without_time_to_skip_to_the_resume_minute_has_not_finished(store: Store) -> None:

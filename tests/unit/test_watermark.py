@@ -433,7 +433,7 @@ def test_the_judge_starts_when_the_minute_of_the_first_sweep_is_closed(
         if starting_sweep is None and "judged" in stack.watermark_item():
             starting_sweep = minute
     skipped = 0 if restored_minutes_ago is None else max(0, 2 - restored_minutes_ago)
-    assert watermark.last_judged_minute(stack.store) == MINUTE + skipped - 1, "only the judge advances this minute"
+    assert watermark.read(stack.store).judged == MINUTE + skipped - 1, "only the judge advances this minute"
     assert starting_sweep is not None
     assert starting_sweep <= stalled_minutes + 8, "the first probes and the end of the minute take a few sweeps"
 
@@ -547,7 +547,7 @@ def test_a_sweep_keeps_the_minute_that_a_judge_judged_during_the_sweep(up_to_dat
         UpdateExpression="ADD judged :one", ExpressionAttributeValues={":one": {"N": "1"}},
     )  # fmt: skip
     watermark.advance(up_to_date_stack.store, up_to_date_stack.streams, before, NOW_S + 600)  # type: ignore[arg-type]
-    assert watermark.last_judged_minute(up_to_date_stack.store) == before.judged + 1 > 1
+    assert watermark.read(up_to_date_stack.store).judged == before.judged + 1 > 1
 
 
 def test_a_minute_is_closed_two_minutes_and_the_clock_skew_after_it_began(store: Store) -> None:

@@ -64,7 +64,7 @@ def note_fingerprint(store: Store, counter: Counter) -> None:
 def put_drift_row(store: Store, counter: str, target: str, amount: int, minutes_ago: int = 9) -> None:
     """Store a drift row whose last change is `minutes_ago` minutes before the last judged minute. If `minutes_ago` is 5
     or more, the drift is confirmed."""
-    last_change = watermark.last_judged_minute(store) - minutes_ago
+    last_change = watermark.read(store).judged - minutes_ago
     values = {"drift": amount, "upto": last_change, "since": 1_800_000_000, "changes": f"[[{last_change}, {amount}]]"}
     item = rows.row_key(counter, target) | items.to_wire({**values, "counter": counter, "target": target})
     store.client.put_item(TableName=store.settings.ledger_table, Item=item)

@@ -56,7 +56,7 @@ def test_counters_of_another_schema_are_read_but_not_repaired(run: Run, store: S
 @pytest.mark.usefixtures("_stopped_clock")
 def test_check_and_repair_of_right_numbers_exit_with_0(run: Run, store: Store) -> None:
     post(store)
-    until = format_clock(60 * (watermark.last_judged_minute(store) + 1), UTC, time.time()) + " UTC"
+    until = format_clock(60 * (watermark.read(store).judged + 1), UTC, time.time()) + " UTC"
     code, out, err = run("check")
     assert (code, out, err.splitlines()[-1]) == (0, "all is well\n", f"tally: drift: checked up to {until}")
     assert run("check", "--json")[:2] == (0, "")
@@ -321,7 +321,7 @@ def test_a_possible_loss_is_reported_until_somebody_acknowledges_the_loss(run: R
     post(store)
     for loss in (
         Loss("gap#rollup", "rollup", since_s=60, until_s=120),
-        Loss("letter#x", "bookkeeper", since_s=0, until_s=0, resume_minute=watermark.last_judged_minute(store)),
+        Loss("letter#x", "bookkeeper", since_s=0, until_s=0, resume_minute=watermark.read(store).judged),
     ):
         put_alone(Call(store), loss.as_write(store.settings))
     code, out, _ = run("check")

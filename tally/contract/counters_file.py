@@ -1,5 +1,4 @@
-"""Loads one file `counters.py`. The module `declarations` adds the routes and roles that the counters need. It imports
-every operation, which takes time. So a command that needs only the counters imports this module alone."""
+"""Loads one file `counters.py`. It imports no operation, so a command that needs only the counters starts fast."""
 
 from __future__ import annotations
 

@@ -26,8 +26,7 @@ TRANSACTION_ROWS_MIN = 10  # a transaction costs twice the write units, but so m
 TRIES_MAX = 5  # tries to write the rows; a try writes only a part if another judge or a repair changes a row
 
 Net = dict[str, dict[str, int]]  # observed less expected, by counter and id; without zeros
-HalfKey = tuple[str, str, str]  # counter, id, and the pair name, which the two halves of a child's removal share
-Halves = dict[HalfKey, int]  # observed less expected
+Halves = dict[tuple[str, str, str], int]  # observed less expected, by counter, id, and the pair name of both halves
 
 
 @dataclass
@@ -115,7 +114,7 @@ def differences(store: Store, minute: int, cache: SegmentCache | None = None) ->
     return net
 
 
-def _unpaired_amount(store: Store, half_key: HalfKey, minute: int, cache: SegmentCache) -> int:
+def _unpaired_amount(store: Store, half_key: tuple[str, str, str], minute: int, cache: SegmentCache) -> int:
     """Returns the part of a minute's half that no half of a neighbouring minute cancels out. What a minute has left
     depends on the minute before, so begins at the first of the consecutive minutes that have a half of this key. There
     may be many such minutes, because children that a person puts by hand may share a pair name."""

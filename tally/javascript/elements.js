@@ -62,11 +62,10 @@ export const define = (tally) => {
   const amountOf = ({ present = true, amount = 1 }) => (present ? amount : -amount);
   // Returns the sum of the changes that wait for an answer, or that the number does not include.
   const pending = (name) => {
-    const { moves } = answerOf(name);
     const last = lastLike(name);
     let sum = last && last.present !== isLiked(name) ? amountOf(last) : 0;
-    for (const entry of waiting(name)) if (!isLike(entry)) sum += amountOf(entry);
-    for (const move of moves) sum += amountOf(move);
+    const increments = waiting(name).filter((entry) => !isLike(entry));
+    for (const change of [...increments, ...answerOf(name).moves]) sum += amountOf(change);
     return sum;
   };
 
@@ -140,7 +139,6 @@ export const define = (tally) => {
       if (present != null && outcome.replayed) readMine([name]);
       // `serverMs` is by the server's clock, as `as_of` is. The client may be wrong about this clock by 2 s.
       if (changed) last.moves.push({ ...entry, countedMs, serverMs: Date.now() + tally.aheadMs + 2000 });
-      // Otherwise `timer` will read the number.
       if (rereadS === undefined) poll();
     }
     render();

@@ -49,15 +49,15 @@ SEGMENTS_MAX = 40  # in a run; nearly always 1. The transaction of a run has 100
 EVENTS_MAX = 8  # a run with more events takes no further record; the last record may have crossed every threshold
 SEGMENT_BYTES_MAX = 350_000  # of a run, before compression: an item has 400 KB at most
 ENTRY_BYTES = 60  # of an entry without its id
-_ROLLUP_AHEAD_MAX = 2  # minutes: a stamp of the rollup that is later than its record by more is wrong
+_ROLLUP_AHEAD_MAX = 2  # minutes: if the rollup's stamp is later than its record by more, the stamp is wrong
 
 
 def read_receipt(declared: CounterIndex, record: Record) -> Sequence[Effect]:
     """Returns what an accepted change expects. A receipt that was removed or edited, or names no change, has no effect.
 
     `declared`: also counters that have counted and are not declared any more. A spilled change of any other counter is
-    a dead letter, because the rollup cannot add the change. A change that is not spilled is then not booked, and the
-    record of its tally is not booked, either.
+    a dead letter, because the rollup cannot add the change. If the change of such a counter is not spilled, neither the
+    change nor the move of its tally is booked.
     """
     image = accepted_receipt(record)
     if image is None or CHANGE_ATTRIBUTES.isdisjoint(image):

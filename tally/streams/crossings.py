@@ -100,8 +100,7 @@ def events_of_record(
 def crossing_event(
     counter: Counter, id_: str, crossing: Crossing, sequence: str, at_s: float, value: int, **more: Any
 ) -> Event:
-    """Returns the event of a crossing. `sequence`: sorts the events of one number. `more`: further members of the
-    event."""
+    """Returns the event of a crossing. `sequence`: sorts the events of one number. `more`: further members."""
     unique_id = event_id(counter.name, id_, sequence)
     return Event(unique_id, int(at_s * 1000), {
         "event": unique_id, "counter": counter.name, **periods.answer_members(id_),
@@ -119,7 +118,7 @@ def _ceiling(counter: Counter, image: Image) -> int | None:
     """
     if not counter.limit_overrides:
         return counter.ceiling
-    override = image.get(OVERRIDE, {}).get("S", STALE_COPY_PREFIX)  # a missing copy counts as stale
+    override = image.get(OVERRIDE, {}).get("S", STALE_COPY_PREFIX)  # a missing copy counts as marked stale
     if counter.period is not None and override.startswith(STALE_COPY_PREFIX) and counter.attribute not in image:
         return None
     return limits.parse_limits(counter, image).ceiling

@@ -102,21 +102,21 @@ class DeadLetterMarker(NamedTuple):
 
 
 def store_and_mark(
-    call: Call, bucket: DeadLetterBucket, consumer: str, table: str, shard: str, number: str, record: Record, why: str
+    call: Call, bucket: DeadLetterBucket, consumer: str, table: str, shard: str, sequence: str, record: Record, why: str
 ) -> Write:
     """Puts the record into the bucket, and returns the write of its marker, which must commit with the checkpoint.
 
-    `number`: the sequence number. The marker of a record without a time has time 0, because the record may be the
+    `sequence`: the sequence number. The marker of a record without a time has time 0, because the record may be the
     oldest. Raises StoreUnreachableError.
     """
-    object_key = f"{consumer}/{table}/{shard}/{number}.json"
+    object_key = f"{consumer}/{table}/{shard}/{sequence}.json"
     reason = why[:REASON_CHARACTERS_MAX]
     bucket.put(object_key, {"consumer": consumer, "table": table, "shard": shard, "reason": reason, "record": record})
     values: items.Values = {"object": object_key, "reason": reason, "table": table, "at": int(clock.now_s())}
     made_s = 0
     with suppress(PoisonRecordError):
         made_s = int(created_s(record))
-    sort_key = f"{keys.dead_letter_prefix(consumer)}{made_s:010}#{table}#{shard}#{number}"
+    sort_key = f"{keys.dead_letter_prefix(consumer)}{made_s:010}#{table}#{shard}#{sequence}"
     return items.put_write(call.store.settings.ledger_table, keys.key(keys.DEAD_LETTER_KEY, sort_key), values)
 
 

@@ -94,8 +94,7 @@ def read_count(declared: CounterIndex, record: Record) -> Sequence[Effect]:
 
 
 def refuse_orphan(image: Image) -> None:
-    """Raises PoisonRecordError for a spilled child that no counter counts. An item without
-    `rollup` or without the time of a child is the team's."""
+    """Raises PoisonRecordError for a spilled child that no counter counts. Only Tally's children have CREATED_AT."""
     if image.get("rollup") == TRUE_ATTRIBUTE and CREATED_AT in image:
         raise PoisonRecordError("no declared counter counts this child")
 

@@ -1,7 +1,6 @@
 """Predicts from a sample what a scan of a team's table costs, and which items will not count.
 
-The sample costs some read units. Its items are from random places of the table, so the estimate is good if these places
-are like the other places.
+The sample costs some read units. The estimate is good if the sample's random places are like the rest of the table.
 """
 
 from __future__ import annotations

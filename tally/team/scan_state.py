@@ -177,8 +177,7 @@ def scans_for_consumer(store: Store, table: str, counters: Mapping[str, Counter]
     """Returns the last scans of a table's counters, by name, before the consumer applies records.
 
     The consumer skips the records of a counter whose declaration changed or was removed. So this function first
-    invalidates the counter's scan. Otherwise the number would lack these records, and would be read as valid after the
-    old declaration is deployed once more. Raises StoreBusyError.
+    invalidates the counter's scan, in case the old declaration is deployed again. Raises StoreBusyError.
     """
     for _ in range(ATTEMPTS_MAX):
         stored = map(Scan.of, queries.partition_items(store, store.settings.ledger_table, SCANS_PARTITION))

@@ -81,8 +81,7 @@ def unproven_reason(store: Store, counter: Counter, group: str) -> str:
 
 
 def count_changed_groups(store: Store) -> Mapping[str, int]:
-    """Returns how many groups of each counter are on the list: they changed lately, so their lasting excess is not
-    known."""
+    """Returns how many groups of each counter are on the list. Nobody knows the lasting excess of these groups."""
     return Sums(listed["counter"]["S"] for listed in _listed_groups(store))
 
 

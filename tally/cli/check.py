@@ -191,16 +191,17 @@ def check(args: argparse.Namespace, stack: Stack) -> int:
             action = "the commands above set your numbers"
         say(f"{', '.join(problems + unclear)}; {action}")
     elif not args.json:
-        is_known = judged_s and not (checked.missing or unknown)
-        say(", ".join(unclear) or (all_is_well_text(args) if is_known else "nothing is known to be wrong"))
+        is_known = judged_s is not None and not (checked.missing or unknown)
+        say(", ".join(unclear) or all_is_well_text(args, is_known=is_known))
     if checked.missing or not (judged_s or problems):
         return CANNOT_TELL
     return WRONG if problems or unclear else CANNOT_TELL if unknown else 0
 
 
-def all_is_well_text(args: argparse.Namespace) -> str:
-    """Returns the line for a check that found nothing."""
-    return f"all is well: {args.only}" if args.only else "all is well"
+def all_is_well_text(args: argparse.Namespace, *, is_known: bool) -> str:
+    """Returns the line for a check that found nothing. `is_known`: whether everything could be checked."""
+    well = f"all is well: {args.only}" if args.only else "all is well"
+    return well if is_known else "nothing is known to be wrong"
 
 
 def repair_command(args: argparse.Namespace) -> str:

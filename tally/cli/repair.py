@@ -20,7 +20,7 @@ from tally.dynamo.transactions import try_commit
 from tally.errors import TallyError
 from tally.maintenance import losses, rebuild
 from tally.maintenance.reconcile import Finding, Reconciler, RepairNotReadyError
-from tally.streams import bookkeeper, dead_letters, fingerprints, rollup
+from tally.streams import bookkeeper, dead_letters, fingerprints, rollup, watermark
 from tally.streams.dead_letters import DeadLetterMarker, RedriveOutcome
 from tally.streams.record import CounterIndex
 from tally.team import consumer, scan_state
@@ -42,7 +42,7 @@ def _add_arguments(parser: Parser, counters: Counters) -> None:
 
 
 def repair(args: argparse.Namespace, stack: Stack) -> int:
-    """Shows, asks and repairs, part by part. Returns 0 if no problem is left, 2 if an id has no number, else 1."""
+    """Shows, asks and repairs, part by part. Returns 0 if no problem is left, 2 if it cannot tell, else 1."""
     check_answerable(args.yes)
     args.json = False  # the lines of `findings` are those of `check`, which can print JSON
     letters = check.read_dead_letters(args, stack)
@@ -77,8 +77,9 @@ def repair(args: argparse.Namespace, stack: Stack) -> int:
     else:
         problems += len(unacknowledged)
     unrepaired = [f"{problems} left"] * bool(problems) + [f"{checked.missing} missing"] * bool(checked.missing)
-    say(", ".join(unrepaired) or check.all_is_well_text(args))
-    return CANNOT_TELL if checked.missing else WRONG if problems else 0
+    is_known = check.DRIFT not in args.parts or watermark.last_judged_minute(stack.store) >= 0
+    say(", ".join(unrepaired) or check.all_is_well_text(args, is_known=is_known))
+    return CANNOT_TELL if checked.missing or not (is_known or problems) else WRONG if problems else 0
 
 
 def _redrive(args: argparse.Namespace, stack: Stack, letters: Sequence[DeadLetterMarker]) -> int:

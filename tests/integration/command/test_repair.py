@@ -120,6 +120,13 @@ def stored_items(store: Store) -> list[Any]:
     return [store.client.scan(TableName=table)["Items"] for table in tables]
 
 
+def test_a_repair_that_finds_nothing_on_a_stack_that_has_judged_no_minute_cannot_tell(run: Run, store: Store) -> None:
+    post(store)
+    store.client.delete_item(TableName=store.settings.ledger_table, Key=watermark.WATERMARK_KEY)
+    assert run("check")[:2] == (2, "nothing is known to be wrong\n")
+    assert run("repair", *SIGNED, "--yes")[:2] == (2, "nothing is known to be wrong\n")
+
+
 def test_the_history_has_a_repair_with_its_author_and_reason(run: Run, store: Store) -> None:
     post(store, "off", off_by=5)
     put_drift_row(store, "likes", "off", 5)

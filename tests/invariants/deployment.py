@@ -155,7 +155,7 @@ class Deployment(SimulatedWorld):
         for number in range(likers):
             self.like(f"u{number}", post=post)
 
-    def assert_no_drift(self, minutes: int = JUDGED_MINUTES) -> None:
+    def run_without_drift(self, minutes: int = JUDGED_MINUTES) -> None:
         """Let time pass, by default until each change is judged. Fails if any tally drifts at any step."""
         self.run(minutes, lambda: None if not self.drifts() else pytest.fail(f"{self.drifts()}"))
         assert self.drifts() == {}

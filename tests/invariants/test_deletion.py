@@ -121,7 +121,7 @@ class Family:
             self.deployment.deliver()
             self.deployment.skip(WAIT_S)
         assert (self.stored_items(), self.removal_rows()) == ([], [])
-        self.deployment.assert_no_drift()
+        self.deployment.run_without_drift()
         self.make(2)
         assert self.answers() == (2, ["u0", "u1"], True)
 
@@ -224,7 +224,7 @@ def test_the_sweep_removes_children_with_their_tally_and_nothing_drifts(family: 
     assert family.sweep() == SweptParents(children=0, parents=0, failed=0, finished=True), (
         "the sweep keeps the tombstones"
     )
-    family.deployment.assert_no_drift()
+    family.deployment.run_without_drift()
     assert family.world.tally(family.counter, ID) == 0
     assert family.sweep() == SweptParents(children=0, parents=1, failed=0, finished=True)
     family.finish_removal()
@@ -324,7 +324,7 @@ def test_a_spilled_child_that_arrives_after_the_removal_is_removed_too(family: F
     family.deployment.run(1)
     family.deployment.skip(WAIT_S)
     assert family.sweep() == SweptParents(children=1, parents=0, failed=0, finished=True), "the wait starts once more"
-    family.deployment.assert_no_drift()
+    family.deployment.run_without_drift()
     family.finish_removal()
 
 
@@ -362,7 +362,7 @@ def test_a_sweep_stops_at_its_time_limit_and_parents_of_all_counters_take_turns(
     assert children_left() == [48, 0]
     assert deletion.sweep(slow, counters.COUNTERS, 99).finished
     assert children_left() == [0, 0]
-    family.deployment.assert_no_drift()
+    family.deployment.run_without_drift()
 
 
 @only_members
@@ -485,7 +485,7 @@ def test_changes_of_children_at_any_moment_of_a_removal_leave_no_child(
     assert len(changes_counted) > during_removal > 15
     tally, users = family.world.likes(ID)
     assert (tally, users) == (0, set())
-    family.deployment.assert_no_drift()
+    family.deployment.run_without_drift()
     family.finish_removal()
 
 

@@ -65,8 +65,8 @@ def test_a_change_that_fits_and_its_rollback_move_no_number_and_make_no_drift(
             for id_ in (ID, f"{consumers == new}-{writers == new}"):  # the second id is new in this step of the deploy
                 start = 0 if id_ in accepted else writers.start
                 accepted[id_] = accepted.get(id_, 0) + start + count(world, writers, 5, id_)
-            world.assert_no_drift(3)
-        world.assert_no_drift()
+            world.run_without_drift(minutes=3)
+        world.run_without_drift()
         assert {id_: read(world, old, id_) for id_ in accepted} == accepted
         assert world.dead_letter_sequences() == {"rollup": set(), "bookkeeper": set()}
 
@@ -84,15 +84,15 @@ def test_consumers_wait_while_a_declaration_does_not_fit_and_continue_after_its_
     with deployed() as world:
         declare(world, PLAIN)
         accepted = count(world, PLAIN, 5)
-        world.assert_no_drift(3)
+        world.run_without_drift(minutes=3)
         declare(world, new)
         accepted += count(world, PLAIN, 5)
         judged_minute = world.last_judged_minute
-        world.assert_no_drift(20)
+        world.run_without_drift(minutes=20)
         assert world.last_judged_minute - judged_minute < 5, "the watermark stops, which causes an alarm"
         declare(world, PLAIN)
         accepted += count(world, PLAIN, 5)
-        world.assert_no_drift()
+        world.run_without_drift()
         assert (read(world, PLAIN), world.drifts()) == (accepted, {})
         assert world.dead_letter_sequences() == {"rollup": set(), "bookkeeper": set()}
 
@@ -106,14 +106,14 @@ def test_a_number_in_many_shards_stays_right_under_a_declaration_of_one_shard(ch
     with deployed() as world:
         declare(world, PLAIN)
         accepted = count(world, PLAIN, 40)
-        world.assert_no_drift(3)
+        world.run_without_drift(minutes=3)
         declare(world, new)
         assert read(world, new) == accepted
         accepted += count(world, new, 3) + count(world, PLAIN, 3)
-        world.assert_no_drift()
+        world.run_without_drift()
         assert (read(world, new), read(world, PLAIN)) == (accepted, accepted)
         declare(world, PLAIN)
-        world.assert_no_drift()
+        world.run_without_drift()
         with pytest.raises(ConfigurationError, match="counter 'c' has counted in many shards: it can have no start"):
             fingerprints.check(fingerprints.read_all(world.store), {"c": new})
 
@@ -123,14 +123,14 @@ def test_an_undeclared_counter_is_booked_as_expected_and_as_observed() -> None:
     with deployed() as world:
         declare(world, PLAIN)
         accepted = count(world, PLAIN, 5)
-        world.assert_no_drift(3)
+        world.run_without_drift(minutes=3)
         for declared in ((), (PLAIN,), ()):
             accepted += count(world, PLAIN)
             world.run_until(world.now_s + 2)  # perhaps only one consumer has read the change
             declare(world, *declared)
-        world.assert_no_drift()
+        world.run_without_drift()
         declare(world, PLAIN)
-        world.assert_no_drift()
+        world.run_without_drift()
         assert read(world, PLAIN) == accepted
 
 
@@ -143,5 +143,5 @@ def test_a_fingerprint_is_stored_with_the_first_change_and_later_only_its_kept_p
         for counter in (DAILY, replace(DAILY, keep_periods=3), replace(DAILY, keep_periods=5)):
             declare(world, counter)
             count(world, counter)
-            world.assert_no_drift(3)
+            world.run_without_drift(minutes=3)
         assert fingerprints.read_all(world.store)["c"] == {**fingerprints.fingerprint_of(DAILY), "keep_periods": 3}

@@ -99,7 +99,7 @@ def test_each_row_counts_once_wherever_the_run_is_killed_and_nothing_drifts(
             if not is_killed:
                 break
         assert request_number > 4  # a whole run writes its history entry, two chunks, and the entry once more
-    deployment.assert_no_drift()
+    deployment.run_without_drift()
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_each_row_counts_once_though_answers_are_lost_and_the_store_is_busy(
     deployment.deliver()
     assert is_counted_once(deployment.store, lines)
     assert read_number(deployment.store, LIKES, "p") == 2
-    deployment.assert_no_drift()
+    deployment.run_without_drift()
 
 
 def test_each_row_counts_once_while_two_processes_import_and_callers_change_the_same_tallies(
@@ -213,7 +213,7 @@ def test_an_import_puts_and_counts_each_child_once_and_keeps_the_time_of_its_row
     for post in ("p", "q"):
         recount = deployment.reconciler().count(LIKES, post)
         assert recount.children == recount.tally
-    deployment.assert_no_drift()
+    deployment.run_without_drift()
 
 
 def traffic_and_imports(deployment: Deployment, counter: Counter, id_: str) -> tuple[int, dict[str, int]]:
@@ -279,7 +279,7 @@ def test_imported_numbers_are_imports_of_their_days_and_not_traffic_wherever_the
     assert [read_number(deployment.store, PLAYS, id_) for id_ in ("hot", "d")] == [2 + 70, 10 + 9 + 2]
     numbers = read_number(deployment.store, LIKES, "p"), read_number(deployment.store, counters.CONTEST, "y")
     assert numbers == (4 + 2 - 1, 97)
-    deployment.assert_no_drift()
+    deployment.run_without_drift()
     run_on_deployment.read_output()
     assert run_on_deployment("history", "p") == 0
     printed, _ = run_on_deployment.read_output()

@@ -93,7 +93,7 @@ def test_a_right_number_stays_right_when_its_records_are_lost(
 ) -> None:
     """DynamoDB trims more of `receipts` than of `counts`, so of the last four plays the ledger has only one half."""
     world.play(times=5)
-    world.assert_no_drift()
+    world.run_without_drift()
     before_s = world.now_s
     for consumer in consumers:
         world.stall(consumer)
@@ -104,7 +104,7 @@ def test_a_right_number_stays_right_when_its_records_are_lost(
     switch_off_consumers(world, *consumers)
     for shard in world.streams.shards["counts"]:
         world.delivery_to("bookkeeper", shard).position = first_kept_positions[shard.id]
-    world.assert_no_drift(25)
+    world.run_without_drift(minutes=25)
     assert (world.tally(PLAYS, "v"), repair(world, PLAYS, "v")) == (5 + 7 + 4, 0)
     assert (world.as_of() or 0) <= before_s, "a lost change may have spilled, and so be in no tally"
     acknowledge(world)
@@ -194,7 +194,7 @@ def test_receipts_have_the_changes_that_both_consumers_have_lost(world: Deployme
         delivery = world.delivery_to("rollup", shard)
         delivery.position = max(delivery.position, first_kept_positions[shard.id])
     world.resume()
-    world.assert_no_drift(14)
+    world.run_without_drift(minutes=14)
     day, accepted = world.store.settings.minute_of(world.now_s) // (24 * 60), Accepted()
     list(rebuild.sum_receipts(world.store, {"visits": VISITS}, Window(day - 1, day), accepted))  # adds to `accepted`
     missing = rebuild.missing_of(world.store, VISITS, PAGE, accepted["visits", PAGE]).difference
@@ -216,10 +216,10 @@ def test_a_stream_that_was_switched_off_and_on_has_lost_its_old_records(world: D
         world.delivery_to("bookkeeper", shard).position = len(shard.records)
     world.resume()
     world.store = replace(world.store, settings=world.store.settings._replace(receipts_stream="arn:…/new"))
-    world.assert_no_drift(14)
+    world.run_without_drift(minutes=14)
     assert {entry.consumer for entry in loss.list_losses(world.store)} == set(BOTH_CONSUMERS)
     acknowledge(world)
-    world.assert_no_drift(5)
+    world.run_without_drift(minutes=5)
     assert (loss.list_losses(world.store), checks.lost_records_check(world.store).failed) == ([], False)
 
 
@@ -403,7 +403,7 @@ def test_a_dead_letter_that_is_redriven_after_a_restart_is_no_drift(
         world.redrive(markers=markers[:1])  # before a sweep restarts the ledger
     world.run_until_confirmed()
     assert set(world.redrive(counters.COUNTERS, markers[1:] if loss_kind == "dead letter" else markers)) <= {"applied"}
-    world.assert_no_drift()
+    world.run_without_drift()
     assert (world.tally(VISITS, PAGE), repair(world, VISITS, PAGE)) == (2, 0)
 
 
@@ -466,5 +466,5 @@ def test_a_dead_letter_that_is_redriven_on_a_judged_minute_is_no_drift(world: De
     world.run(DAY + 4 - minutes)
     trim(world, "bookkeeper")
     world.resume()
-    world.assert_no_drift(14)
+    world.run_without_drift(minutes=14)
     assert (world.tally(VISITS, PAGE), repair(world, VISITS, PAGE)) == (2, 0)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 
-def in_long(cases: Iterable[Any]) -> list[Any]:
+def marked_long(cases: Iterable[Any]) -> list[Any]:
     """Puts these cases of a parametrized test into the long tier. A tuple is a case of several parameters."""
     values = [case if isinstance(case, tuple) else (case,) for case in cases]
     return [pytest.param(*parameters, marks=pytest.mark.long) for parameters in values]

@@ -40,9 +40,9 @@ from tally.errors import LimitReachedError
 from tests.integration.conftest import Invoke
 from tests.integration.test_client import PROMPT, FakeLambda, counter_of_limits_page, load_example
 from tests.sync_wire import SyncWire
-from tests.tiers import in_long
+from tests.tiers import marked_long
 
-CASES = [(0, 12), *in_long([(1, 200)])]  # a seed, and the number of orders or requests
+CASES = [(0, 12), *marked_long([(1, 200)])]  # a seed, and the number of orders or requests
 LINES_MAX = 16  # a run dies before one of its first 16 lines; most runs execute about so many lines
 FORK = multiprocessing.get_context("fork")
 Action = Callable[[], object]

@@ -29,7 +29,7 @@ from tests.contexts import LambdaContext
 from tests.integration.conftest import Invoke
 from tests.integration.test_page_visitors import store as store
 from tests.integration.test_periods import now as now
-from tests.tiers import in_long
+from tests.tiers import marked_long
 
 pytestmark = pytest.mark.sdk
 SECRET, FAN = "s3cret", "f4n"  # every stored id contains SECRET or FAN, and no sample does
@@ -138,7 +138,7 @@ def test_a_person_who_knows_an_id_reads_its_number(filled_store: Store) -> None:
 PUBLIC = [name for name, counter in COUNTERS.items() if counter.public]
 
 
-@pytest.mark.parametrize("name", ["likes", "visits", *in_long(sorted({*PUBLIC} - {"likes", "visits"}))])
+@pytest.mark.parametrize("name", ["likes", "visits", *marked_long(sorted({*PUBLIC} - {"likes", "visits"}))])
 def test_the_lists_of_a_counter_that_anyone_may_list_have_only_ids_of_this_counter(
     name: str, filled_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

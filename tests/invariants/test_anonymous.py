@@ -17,7 +17,7 @@ from tests import faults
 from tests.invariants.deployment import Deployment
 from tests.invariants.threads import run_together
 from tests.invariants.world import FAULT_MIX, World, retry_until_final
-from tests.tiers import in_long
+from tests.tiers import marked_long
 
 HEARTS = counters.HEARTS
 SECRET = "0b1f6c64-7d0e-4a52-9c3b-8e2f5a7d9c10"
@@ -32,7 +32,7 @@ def has_like(call: Call, id_: str, secret: str) -> bool:
     return children.has_child(call, HEARTS, id_, anonymous.child_name(HEARTS, id_, secret))
 
 
-@pytest.mark.parametrize("seed", [0, *in_long(range(1, 4))])
+@pytest.mark.parametrize("seed", [0, *marked_long(range(1, 4))])
 def test_a_tally_is_the_number_of_browsers_whose_last_click_was_a_like(seed: int, world: World) -> None:
     """30 browsers click 150 times on 3 pages. Each click is sent twice, and 8 threads send at once."""
     chance = random.Random(seed)

@@ -18,12 +18,12 @@ from tally.dynamo.clock import CLOCK_DIFFERENCE_S_MAX
 from tally.errors import HoldSettledError
 from tally.streams import loss, watermark
 from tests.invariants.deployment import PLAYS, Deployment, deployed
-from tests.tiers import in_long
+from tests.tiers import marked_long
 
 HOUR_S, DAY_S = 3600, 24 * 3600
 STOCK = counters.COUNTERS["stock"]
-SKEWS_S = [HOUR_S, -26 * HOUR_S, *in_long([15, -15, 120, -120, 300, -300, -HOUR_S, 26 * HOUR_S])]
-ALLOWED_SKEWS_S = [300, -300, *in_long([-15, 15, 120, -120])]
+SKEWS_S = [HOUR_S, -26 * HOUR_S, *marked_long([15, -15, 120, -120, 300, -300, -HOUR_S, 26 * HOUR_S])]
+ALLOWED_SKEWS_S = [300, -300, *marked_long([-15, 15, 120, -120])]
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_consumers_with_wrong_clocks_book_each_change_once(
     assert_judged_in_time(world)
 
 
-@pytest.mark.parametrize("skew_s", [HOUR_S, *in_long([DAY_S])])
+@pytest.mark.parametrize("skew_s", [HOUR_S, *marked_long([DAY_S])])
 def test_a_stored_time_in_the_future_does_not_stop_the_judge(world: Deployment, skew_s: float) -> None:
     """A sweep with a wrong clock may have stored a time in the future."""
     future_s = {"N": str(int(world.now_s + skew_s))}

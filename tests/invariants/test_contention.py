@@ -23,7 +23,7 @@ from tests import faults
 from tests.faults import Fault, Plan
 from tests.invariants.threads import run_together
 from tests.invariants.world import AUTHOR, FAULT_MIX, FIRST_SHARD, LAST_SHARD, POST, VIDEO, World, retry_until_final
-from tests.tiers import in_long
+from tests.tiers import marked_long
 
 LIKES_OF_POST = counters.LIKES.partition_start + POST
 SHARD_KEYS = {counters.PLAYS.shard_key(shard) for shard in range(counters.PLAYS.max_shards)}
@@ -56,7 +56,7 @@ def test_16_concurrent_callers_with_one_key_count_once_and_get_16_equal_answers(
     assert (world.tally_after_rollup(), len(world.receipts())) == (1, 1)
 
 
-@pytest.mark.parametrize("seed", [1, *in_long([2, 3])])
+@pytest.mark.parametrize("seed", [1, *marked_long([2, 3])])
 @pytest.mark.parametrize("spills", [True, False], ids=["spilling", "spreading"])
 def test_nothing_is_lost_or_doubled_under_conflicts_and_throttling(
     world: World, seed: int, spills: bool, request: pytest.FixtureRequest

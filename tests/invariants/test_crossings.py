@@ -24,7 +24,7 @@ from tally.notify import Notify
 from tests.engines import new_engine
 from tests.invariants.deployment import Deployment
 from tests.invariants.simulation import Clock, Disturbances, seed_randomness
-from tests.tiers import in_long
+from tests.tiers import marked_long
 
 ONE_SHARD = Counter(
     "one", prefix="ONE", sort_key="N", attribute="n", start=20, floor=0, ceiling=50,
@@ -177,7 +177,7 @@ class Walk:
         self.wide_changes += 1
 
 
-@pytest.fixture(params=[0, *in_long(range(1, 8))])
+@pytest.fixture(params=[0, *marked_long(range(1, 8))])
 def walk(request: pytest.FixtureRequest) -> Iterator[Walk]:
     clock = Clock()
     with new_engine() as engine, seed_randomness(clock, request.param):

@@ -33,7 +33,7 @@ from tally.maintenance import imports
 from tests import faults
 from tests.invariants.deployment import Deployment
 from tests.invariants.world import FixedShard, World, acting_before, killing_at
-from tests.tiers import in_long
+from tests.tiers import marked_long
 
 FOREVER = float("inf")
 ID = "p"
@@ -455,7 +455,7 @@ def test_shards_beyond_the_declared_number_are_removed_too(family: Family) -> No
     family.finish_removal()
 
 
-@pytest.mark.parametrize("fault", [faults.LOSE_RESPONSE, *in_long([None])])
+@pytest.mark.parametrize("fault", [faults.LOSE_RESPONSE, *marked_long([None])])
 @pytest.mark.parametrize("present", [True, False], ids=["put", "removed"])
 def test_changes_of_children_at_any_moment_of_a_removal_leave_no_child(
     family: Family, present: bool, fault: faults.Fault | None

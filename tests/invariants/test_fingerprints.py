@@ -19,7 +19,7 @@ from tally.errors import ConfigurationError
 from tally.streams import fingerprints
 from tally.streams.record import CounterIndex
 from tests.invariants.deployment import Deployment, deployed
-from tests.tiers import in_long
+from tests.tiers import marked_long
 from tests.unit.test_fingerprints import DAILY, FITTING, ONE_SHARD, PLAIN, cases
 
 ID = "u"
@@ -78,7 +78,7 @@ NOT_FITTING = [
 ]
 
 
-@pytest.mark.parametrize("new", [OTHER_ATTRIBUTE, *in_long(NOT_FITTING)], ids=str)
+@pytest.mark.parametrize("new", [OTHER_ATTRIBUTE, *marked_long(NOT_FITTING)], ids=str)
 def test_consumers_wait_while_a_declaration_does_not_fit_and_continue_after_its_rollback(new: Counter) -> None:
     """While consumers wait, the judge stops, no number drifts, and callers' changes are accepted."""
     with deployed() as world:
@@ -98,7 +98,9 @@ def test_consumers_wait_while_a_declaration_does_not_fit_and_continue_after_its_
 
 
 @pytest.mark.parametrize(
-    "change", [{"floor": 0}, *in_long([{"ceiling": 900}, {"max_shards": 1}, {"numbered": True, "delta": 2}])], ids=str
+    "change",
+    [{"floor": 0}, *marked_long([{"ceiling": 900}, {"max_shards": 1}, {"numbered": True, "delta": 2}])],
+    ids=str,
 )
 def test_a_number_in_many_shards_stays_right_under_a_declaration_of_one_shard(change: Mapping[str, Any]) -> None:
     """Reads must sum up all shards, and a numbered change must use the sum."""

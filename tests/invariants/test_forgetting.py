@@ -26,7 +26,7 @@ from tally.maintenance.forgetting import TraceKind
 from tally.streams import dead_letters
 from tests.invariants.deployment import LIKES, Deployment
 from tests.invariants.world import World, acting_before, killing_at
-from tests.tiers import in_long
+from tests.tiers import marked_long
 
 USER = "auth0|7c20"
 QUOTED = fields.user(USER, "user")  # percent-encoded, as in items
@@ -203,7 +203,7 @@ def test_every_trace_of_the_user_and_no_other_is_removed_and_the_history_does_no
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("transaction_number", [2, *in_long([0, 5])])
+@pytest.mark.parametrize("transaction_number", [2, *marked_long([0, 5])])
 def test_a_second_run_finishes_what_a_stopped_run_left(
     deployment: Deployment, run: Run, transaction_number: int
 ) -> None:

@@ -44,11 +44,11 @@ from tests.invariants.mixed import Mixed
 from tests.invariants.processes import Crash, Sleeper, client_that_dies
 from tests.invariants.simulation import Clock, Disturbances, SimulatedWorld, Stall, seed_randomness
 from tests.invariants.truth import DECLARED, Tally, amount_of, tally_of
-from tests.tiers import in_long
+from tests.tiers import marked_long
 
 FIRST_SEED, _, END_SEED = os.environ.get("SCHEDULES", "1").rpartition(":")
 SEEDS = range(int(FIRST_SEED or 0), int(END_SEED))
-SEEDS_LONG = [] if "SCHEDULES" in os.environ else in_long(range(1, 10))
+SEEDS_LONG = [] if "SCHEDULES" in os.environ else marked_long(range(1, 10))
 ALLOWED_FAILURES_OF_LATE_COMMITS = {"drift of a row is wrong", "drift is not confirmed"}
 """Commits that are minutes late cause these failures for some minutes."""
 DISTURBANCES = {

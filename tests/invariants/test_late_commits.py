@@ -22,7 +22,7 @@ from tests.invariants.counting import new_key, refusal
 from tests.invariants.simulation import Clock
 from tests.invariants.test_settling import DAY_S, MINUTES, OWNER, QUOTA, STOCK, Budget
 from tests.invariants.world import FAULT_MIX, World, acting_before, retry_until_final
-from tests.tiers import in_long
+from tests.tiers import marked_long
 
 
 @pytest.fixture(params=[STOCK, QUOTA], ids=["stock", "quota"])
@@ -288,7 +288,7 @@ def test_a_late_commit_is_refused_if_the_hold_is_settled_between_its_read_and_it
     assert budget.equals_receipts()
 
 
-@pytest.mark.parametrize("seed", [0, *in_long(range(1, 6))])
+@pytest.mark.parametrize("seed", [0, *marked_long(range(1, 6))])
 def test_each_expired_hold_counts_once_in_a_race_of_late_commits_releases_voids_and_a_sweep(
     budget: Budget, clock: Clock, seed: int
 ) -> None:

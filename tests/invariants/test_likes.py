@@ -18,7 +18,7 @@ from tally.errors import CounterRetiredError, KeyReusedError, NotFoundError, Sto
 from tests import faults
 from tests.invariants.threads import run_together
 from tests.invariants.world import FAULT_MIX, LAST_SHARD, POST, ShardsInTurn, World, acting_before, retry_until_final
-from tests.tiers import in_long
+from tests.tiers import marked_long
 
 TALLY = counters.LIKES.partition_start + POST
 LIKED = {"present": True}
@@ -162,7 +162,7 @@ def test_a_key_is_bound_to_its_child_and_is_replayed_when_the_counter_is_retired
     assert (world.likes(), len(world.receipts())) == ((1, {"ann"}), 1)
 
 
-@pytest.mark.parametrize("family", [counters.LIKES, *in_long([counters.MEMBERS])])
+@pytest.mark.parametrize("family", [counters.LIKES, *marked_long([counters.MEMBERS])])
 def test_after_random_likes_and_unlikes_the_tally_is_the_number_of_like_items(world: World, family: Counter) -> None:
     """Two devices of a user act at once, on many shards, with and without keys."""
     world.write_post()

@@ -22,7 +22,7 @@ from tally.series.read import SeriesRange
 from tally.streams import dead_letters, lineage, loss, watermark
 from tally.streams.record import PoisonRecordError
 from tests.invariants.deployment import PLAYS, VISITS, Deployment, deployed
-from tests.tiers import in_long
+from tests.tiers import marked_long
 
 DAY = 12  # minutes, in place of a day
 PAGE = "https://example.com/a"
@@ -85,7 +85,7 @@ def acknowledge(world: Deployment) -> None:
     [
         (BOTH_CONSUMERS, switch_off),
         (("bookkeeper",), switch_off_with_sweep),
-        *in_long([(("bookkeeper",), switch_off), (BOTH_CONSUMERS, switch_off_with_sweep)]),
+        *marked_long([(("bookkeeper",), switch_off), (BOTH_CONSUMERS, switch_off_with_sweep)]),
     ],
 )
 def test_a_right_number_stays_right_when_its_records_are_lost(
@@ -150,7 +150,7 @@ def test_an_edit_that_is_less_than_a_day_old_is_judged_after_a_restart(world: De
     assert world.drifts() == {("plays", "v"): 9}
 
 
-@pytest.mark.parametrize("consumers", [BOTH_CONSUMERS, *in_long([(("bookkeeper",),), (("rollup",),)])])
+@pytest.mark.parametrize("consumers", [BOTH_CONSUMERS, *marked_long([(("bookkeeper",),), (("rollup",),)])])
 def test_consumers_that_are_off_for_less_than_a_day_lose_no_record(
     world: Deployment, consumers: tuple[str, ...]
 ) -> None:
@@ -376,8 +376,8 @@ def test_a_discarded_dead_letter_of_the_rollup_is_drift_that_a_repair_corrects(w
     [
         (BOTH_CONSUMERS, "gap"),
         (("bookkeeper",), "dead letter"),
-        *in_long([(("rollup",), "gap"), (("rollup",), "dead letter")]),
-        *in_long([(("bookkeeper",), "gap"), (BOTH_CONSUMERS, "dead letter")]),
+        *marked_long([(("rollup",), "gap"), (("rollup",), "dead letter")]),
+        *marked_long([(("bookkeeper",), "gap"), (BOTH_CONSUMERS, "dead letter")]),
     ],
 )
 def test_a_dead_letter_that_is_redriven_after_a_restart_is_no_drift(
@@ -407,7 +407,7 @@ def test_a_dead_letter_that_is_redriven_after_a_restart_is_no_drift(
     assert (world.tally(VISITS, PAGE), repair(world, VISITS, PAGE)) == (2, 0)
 
 
-@pytest.mark.parametrize(("minutes", "skew_s"), [(-1, 5), (0, -5), *in_long([(-1, -5), (0, 5)])])
+@pytest.mark.parametrize(("minutes", "skew_s"), [(-1, 5), (0, -5), *marked_long([(-1, -5), (0, 5)])])
 def test_a_dead_letter_near_the_resume_minute_is_no_drift_whichever_minute_its_other_half_is_on(
     world: Deployment, minutes: int, skew_s: float
 ) -> None:
@@ -431,7 +431,7 @@ def test_a_dead_letter_near_the_resume_minute_is_no_drift_whichever_minute_its_o
 
 @pytest.mark.parametrize(
     ("consumer", "minutes"),
-    [("rollup", 1), ("bookkeeper", DAY + 5), *in_long([("rollup", DAY + 5), ("bookkeeper", 1)])],
+    [("rollup", 1), ("bookkeeper", DAY + 5), *marked_long([("rollup", DAY + 5), ("bookkeeper", 1)])],
 )
 def test_a_dead_letter_that_is_redriven_while_the_bookkeeper_is_off_is_no_drift(
     world: Deployment, consumer: str, minutes: int

@@ -44,7 +44,7 @@ from tests.invariants.deployment import Deployment, deployed
 from tests.invariants.simulation import Clock
 from tests.invariants.threads import run_together
 from tests.invariants.world import World, acting_before, retry_until_final
-from tests.tiers import in_long
+from tests.tiers import marked_long
 
 QUOTA = Counter(
     "quota", prefix="QUOTA", sort_key="CALLS", attribute="calls", ceiling=10, limit_overrides=True, period="minute",
@@ -89,8 +89,8 @@ def refusal_members(store: Store, counter: Counter, amount: int, **options: Any)
     return dict(caught.value.members)
 
 
-@pytest.mark.parametrize("counter", [QUOTA, *in_long([SEATS])], ids=lambda counter: counter.name)
-@pytest.mark.parametrize("seed", [0, *in_long([1, 2])])
+@pytest.mark.parametrize("counter", [QUOTA, *marked_long([SEATS])], ids=lambda counter: counter.name)
+@pytest.mark.parametrize("seed", [0, *marked_long([1, 2])])
 def test_concurrent_changes_reach_each_limit_exceed_none_and_are_refused_only_without_room(
     world: World, clock: Clock, counter: Counter, seed: int
 ) -> None:
@@ -125,7 +125,7 @@ def test_concurrent_changes_reach_each_limit_exceed_none_and_are_refused_only_wi
     assert sum(map(world.proxy.count_injected, FAULT_CHANCES)) > 60
 
 
-@pytest.mark.parametrize("seed", [0, *in_long(range(1, 12))])
+@pytest.mark.parametrize("seed", [0, *marked_long(range(1, 12))])
 def test_an_override_that_is_put_at_the_edge_of_a_period_holds_in_the_next_period(
     world: World, clock: Clock, seed: int
 ) -> None:
@@ -275,7 +275,7 @@ def test_an_override_that_is_put_after_the_read_and_before_the_first_write_of_a_
     assert world.tally(QUOTA, periods.tally_id(QUOTA, ITEM, clock())) == 0
 
 
-@pytest.mark.parametrize("seed", [0, *in_long([1, 2])])
+@pytest.mark.parametrize("seed", [0, *marked_long([1, 2])])
 def test_after_concurrent_overrides_near_an_edge_both_periods_have_the_same_limit(
     world: World, clock: Clock, seed: int
 ) -> None:

@@ -23,7 +23,7 @@ from tally.series import read as series
 from tally.streams import watermark
 from tests.invariants.deployment import LIKES, PLAYS, Deployment, deployed
 from tests.invariants.processes import Crash, Sleeper, client_that_dies, interrupted_client
-from tests.tiers import in_long
+from tests.tiers import marked_long
 
 BY_AND_WHY = ("ann", "edited by hand")
 
@@ -84,7 +84,7 @@ def put_drift_row(world: Deployment, amount: int, counter: Counter, target: str,
     world.wire.put_item(TableName=world.settings.ledger_table, Item=item)
 
 
-@pytest.mark.parametrize("amount", [-7, *in_long([5])])
+@pytest.mark.parametrize("amount", [-7, *marked_long([5])])
 def test_a_manual_edit_is_found_and_repaired_once(world: Deployment, reconciler: Reconciler, amount: int) -> None:
     world.post(3)
     world.edit(amount)
@@ -122,7 +122,7 @@ def test_a_post_that_gets_likes_during_each_count_is_repaired_by_the_ledger(
     assert (world.tally(), repairs(world)) == (3 + new_likes, [(-5, "ledger")])
 
 
-@pytest.mark.parametrize("every_minutes", [4, *in_long([1])])
+@pytest.mark.parametrize("every_minutes", [4, *marked_long([1])])
 def test_while_drift_grows_its_older_part_is_confirmed_and_repaired(
     world: Deployment, reconciler: Reconciler, every_minutes: int
 ) -> None:
@@ -320,7 +320,7 @@ def test_an_unlike_before_the_rollup_of_its_like_is_not_repaired(world: Deployme
     assert world.tally() == 3
 
 
-@pytest.mark.parametrize("shard", [0, *in_long([1, 7])])
+@pytest.mark.parametrize("shard", [0, *marked_long([1, 7])])
 def test_a_like_between_the_second_count_and_the_write_makes_the_repair_count_once_more(
     world: Deployment, reconciler: Reconciler, shard: int
 ) -> None:

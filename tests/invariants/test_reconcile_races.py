@@ -19,7 +19,7 @@ from tally.drift import history
 from tally.maintenance.reconcile import RepairNotReadyError
 from tests.invariants.deployment import LIKES, PLAYS, Deployment, deployed
 from tests.invariants.processes import WatchedClient
-from tests.tiers import in_long
+from tests.tiers import marked_long
 
 FIRST_COMMIT = -1  # as `request_number`: the first transaction of the repair, whatever its number is
 REQUESTS = frozenset({"query", "get_item", "transact_write_items"})
@@ -75,9 +75,9 @@ CHANGES: dict[str, Callable[[Deployment], object]] = {
             (FIRST_COMMIT, change)
             for change in ("like", "spilled like that is removed", "spilled like that is rolled up")
         ),
-        *in_long((FIRST_COMMIT, change) for change in ("spilled like", "unlike", "two minutes")),
-        *in_long(itertools.product([0, 2], ["like", "spilled like"])),
-        *in_long(itertools.product([4, 7, 8, 9], CHANGES)),
+        *marked_long((FIRST_COMMIT, change) for change in ("spilled like", "unlike", "two minutes")),
+        *marked_long(itertools.product([0, 2], ["like", "spilled like"])),
+        *marked_long(itertools.product([4, 7, 8, 9], CHANGES)),
     ],
 )
 def test_a_change_before_a_request_of_a_repair_is_kept_and_the_wrong_amount_is_repaired_once(

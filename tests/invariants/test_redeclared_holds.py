@@ -23,7 +23,7 @@ from tally.notify import Notify
 from tally.operations import holds as operations
 from tally.streams import fingerprints
 from tests.invariants.simulation import Clock
-from tests.tiers import in_long
+from tests.tiers import marked_long
 
 STOCK = Counter("stock", prefix="ITEM", sort_key="STOCK", attribute="qty", start=10, floor=0)
 CREDIT = replace(STOCK, limit_overrides=True, debt=3)
@@ -69,7 +69,7 @@ def end_hold(call: Call, counter: Counter, id_: str, hold_id: str, end: str) -> 
     ("counter", "changes"),
     [
         (STOCK, SINGLE_CHANGES), (DAILY, SINGLE_CHANGES),
-        *in_long([
+        *marked_long([
             (CREDIT, SINGLE_CHANGES), (QUOTA, SINGLE_CHANGES),
             *((counter, PAIRS_OF_CHANGES) for counter in (STOCK, CREDIT, QUOTA, DAILY)),
         ]),

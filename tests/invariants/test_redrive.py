@@ -24,7 +24,7 @@ from tests.invariants.processes import interrupted_client
 from tests.invariants.stream_records import MINUTE, POISON_PLAY, SHARD, play
 from tests.invariants.streaming import LONG_TEXT, NOW_S, StreamWorld
 from tests.invariants.threads import run_together
-from tests.tiers import in_long
+from tests.tiers import marked_long
 
 
 def make_dead_letters(stream: StreamWorld) -> None:
@@ -111,8 +111,8 @@ def make_dead_letters_of(world: Deployment, consumers: str) -> None:
     world.run_until_judged()
 
 
-@pytest.mark.parametrize("skew_s", [3600, *in_long([0, 240, -3600])])
-@pytest.mark.parametrize("consumers", ["rollup and bookkeeper", *in_long(["rollup"])])
+@pytest.mark.parametrize("skew_s", [3600, *marked_long([0, 240, -3600])])
+@pytest.mark.parametrize("consumers", ["rollup and bookkeeper", *marked_long(["rollup"])])
 def test_a_redrive_from_a_laptop_whose_clock_is_wrong_makes_no_drift(consumers: str, skew_s: int) -> None:
     """An entry on the laptop's minute would be confirmed drift, whose repair would make a right number wrong."""
     with deployed() as world:
@@ -127,7 +127,7 @@ def test_a_redrive_from_a_laptop_whose_clock_is_wrong_makes_no_drift(consumers: 
         assert world.drifts() == {}
 
 
-@pytest.mark.parametrize("consumers", ["rollup and bookkeeper", *in_long(["rollup"])])
+@pytest.mark.parametrize("consumers", ["rollup and bookkeeper", *marked_long(["rollup"])])
 def test_a_redrive_that_hangs_until_its_minute_is_judged_is_booked_on_a_later_minute(consumers: str) -> None:
     with deployed() as world:
         make_dead_letters_of(world, consumers)

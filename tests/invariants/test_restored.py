@@ -40,7 +40,7 @@ from tests.invariants.test_rebuild import (
     run_until_days_are_judged,
 )
 from tests.invariants.test_reconcile import make_dead_letter
-from tests.tiers import in_long
+from tests.tiers import marked_long
 
 TABLES = ("counts", "receipts", "ledger")
 BACKWARDS = ("ledger", "receipts", "counts")
@@ -219,7 +219,7 @@ def test_a_second_repair_of_restored_tables_with_the_same_moment_changes_nothing
     assert all_items(copy, "ledger") == ledger_before
 
 
-@pytest.mark.parametrize("unconfirmed_amount", [1, *in_long([0])])
+@pytest.mark.parametrize("unconfirmed_amount", [1, *marked_long([0])])
 def test_a_restore_keeps_confirmed_drift_and_deletes_unconfirmed_drift(
     world: Deployment, adopt: Adopt, unconfirmed_amount: int
 ) -> None:
@@ -383,7 +383,9 @@ def test_a_write_to_the_restored_tables_stops_their_repair(world: Deployment) ->
         repair_restored(world, replace(copy, client=interrupted_client(world.wire, 0, roll_up)))
 
 
-@pytest.mark.parametrize("order", [BACKWARDS, *in_long([(TABLES,), (("receipts", "counts", "ledger"),)])], ids="-".join)
+@pytest.mark.parametrize(
+    "order", [BACKWARDS, *marked_long([(TABLES,), (("receipts", "counts", "ledger"),)])], ids="-".join
+)
 def test_each_number_of_copies_that_are_minutes_apart_was_right_between_the_first_and_the_last_copy(
     world: Deployment, adopt: Adopt, order: tuple[str, ...]
 ) -> None:

@@ -32,7 +32,7 @@ from tally.team import consumer, first_seen
 from tally.team.consumer import ItemChange, ItemsRun
 from tally.team.first_seen import STREAM_MARKER, Marker, moves_between
 from tally.team.scan_state import Scan
-from tests.tiers import in_long
+from tests.tiers import marked_long
 
 COUNTER = Counter("n", prefix="N", sort_key="N", attribute="n", items=Items("t", amount="a"))
 GROUPS, AMOUNTS = "abc", (1, 5)
@@ -440,7 +440,7 @@ def apply_record_without(rule: str, marker: Marker, old: Contribution | None, ne
     return APPLY_RECORD(marker, old, new)
 
 
-@pytest.mark.parametrize("seeds", [range(SEEDS), *in_long([range(SEEDS, SEEDS_LONG)])], ids=str)
+@pytest.mark.parametrize("seeds", [range(SEEDS), *marked_long([range(SEEDS, SEEDS_LONG)])], ids=str)
 def test_a_number_that_is_shown_is_right(seeds: range) -> None:
     assert [seed for seed in seeds if Model(seed).shows_wrong_number()] == []
 

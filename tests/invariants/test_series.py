@@ -42,7 +42,7 @@ from tally.streams.segments import JournalEntry
 from tests.invariants.processes import Crash, WatchedClient, client_that_dies
 from tests.invariants.stream_records import book
 from tests.invariants.streaming import ConsumerWorld
-from tests.tiers import in_long
+from tests.tiers import marked_long
 
 H = 500_000  # the number of an hour, counted from 1970
 M = 4 * H  # the first minute of this hour. Here an hour has four minutes, so that the tests read less
@@ -364,7 +364,7 @@ def test_a_sweep_leaves_half_of_its_time_to_write_what_it_read(store: Store, mon
     assert progress.read(store).through == M + 2, "two minutes in half of the time, and one in half of the rest"
 
 
-@pytest.mark.parametrize("seed", [0, *in_long([1])])
+@pytest.mark.parametrize("seed", [0, *marked_long([1])])
 def test_sweeps_that_die_at_random_writes_write_the_right_series_and_lists(
     store: Store, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,7 @@ from tests.invariants.counting import new_key, refusal
 from tests.invariants.deployment import deployed
 from tests.invariants.simulation import Clock
 from tests.invariants.world import FAULT_MIX, World, retry_until_final
-from tests.tiers import in_long
+from tests.tiers import marked_long
 
 STOCK = Counter("budget", prefix="BUDGET", sort_key="LEFT", attribute="credits", start=1_000, floor=0)
 QUOTA = Counter("quota", prefix="BUDGET", sort_key="USED", attribute="used", ceiling=1_000, period="day")
@@ -246,7 +246,7 @@ def test_a_hold_stays_in_its_period_and_its_release_makes_no_room_in_another_per
     assert (quota.left(first_tally), quota.left()) == (1_000 - 250, 0)
 
 
-@pytest.mark.parametrize("seed", [0, *in_long(range(1, 4))])
+@pytest.mark.parametrize("seed", [0, *marked_long(range(1, 4))])
 def test_under_faults_spent_held_and_left_add_up_and_no_hold_is_settled_in_two_ways(budget: Budget, seed: int) -> None:
     """Two callers commit each of 30 holds, while other callers commit another amount, release or change the hold."""
     chance, proxy = random.Random(seed), budget.world.proxy

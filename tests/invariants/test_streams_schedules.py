@@ -29,7 +29,7 @@ from tests.faults import FaultProxy
 from tests.invariants.processes import Crash, WatchedClient, client_that_dies, interrupted_client
 from tests.invariants.stream_records import MINUTE, heartbeat, like, play, record
 from tests.invariants.streaming import CONSUMERS, LONG_TEXT, StreamWorld
-from tests.tiers import in_long
+from tests.tiers import marked_long
 
 SCHEDULES = int(os.environ.get("SCHEDULES", "60"))
 QUICK = SCHEDULES if "SCHEDULES" in os.environ else 12
@@ -260,7 +260,7 @@ def streamed() -> tuple[str, ...]:
     return ()
 
 
-@pytest.mark.parametrize("seed", [*range(QUICK), *in_long(range(QUICK, SCHEDULES))])
+@pytest.mark.parametrize("seed", [*range(QUICK), *marked_long(range(QUICK, SCHEDULES))])
 def test_each_record_takes_effect_exactly_once(stream: StreamWorld, seed: int) -> None:
     run(stream, seed)
 
@@ -277,7 +277,7 @@ NETWORK_FAULTS = {
 NETWORK_SEEDS = range(1000, 1000 + SCHEDULES // 6)
 
 
-@pytest.mark.parametrize("seed", [*NETWORK_SEEDS[: QUICK // 6], *in_long(NETWORK_SEEDS[QUICK // 6 :])])
+@pytest.mark.parametrize("seed", [*NETWORK_SEEDS[: QUICK // 6], *marked_long(NETWORK_SEEDS[QUICK // 6 :])])
 def test_each_record_takes_effect_exactly_once_over_a_network_that_fails(
     proxied_stream: StreamWorld, proxy: FaultProxy, seed: int
 ) -> None:

@@ -32,12 +32,12 @@ from tests.invariants.simulation import Clock
 from tests.invariants.streaming import EngineStreams
 from tests.invariants.team_table import LATER_S, Team, make_team
 from tests.invariants.team_turns import COUNTERS, ORDERS_NUMBER, TeamSchedule, random_write
-from tests.tiers import in_long
+from tests.tiers import marked_long
 
 # SCHEDULES=500 runs the random schedules of the seeds 0 to 499, and SCHEDULES=100:500 those from 100 on.
 FIRST_SEED, _, END_SEED = os.environ.get("SCHEDULES", "6").rpartition(":")
 SEEDS = range(int(FIRST_SEED or 0), int(END_SEED))
-SEEDS_LONG = [] if "SCHEDULES" in os.environ else in_long(range(6, 500))
+SEEDS_LONG = [] if "SCHEDULES" in os.environ else marked_long(range(6, 500))
 ACTIONS = 200  # how many random actions a schedule has
 
 

@@ -25,7 +25,7 @@ from tests.delivery import Record
 from tests.invariants.team_table import Team, make_team
 from tests.invariants.team_turns import COUNTERS, random_write
 from tests.sync_wire import SyncWire
-from tests.tiers import in_long
+from tests.tiers import marked_long
 
 WRITERS, WRITES, SCANNERS = 4, 400, 3
 FORK = multiprocessing.get_context("fork")
@@ -128,7 +128,7 @@ class Schedule:
         return len(markers)
 
 
-@pytest.mark.parametrize("seed", in_long(range(5)))
+@pytest.mark.parametrize("seed", marked_long(range(5)))
 def test_after_concurrent_writes_and_killed_scans_numbers_and_recounts_equal_the_stored_items(
     engine: Engine, team: Team, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

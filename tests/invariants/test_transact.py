@@ -35,7 +35,7 @@ from tests.invariants.simulation import Clock
 from tests.invariants.streaming import EngineStreams
 from tests.invariants.threads import run_together
 from tests.invariants.world import World, killing_at, retry_until_final
-from tests.tiers import in_long
+from tests.tiers import marked_long
 
 PLAYS, STOCK, USAGE = counters.PLAYS, counters.STOCK, counters.USAGE
 DECLARED = {counter.name: counter for counter in (PLAYS, STOCK, USAGE)}
@@ -352,7 +352,7 @@ def test_12_concurrent_commits_with_one_key_make_one_order_and_get_the_same_answ
     assert sum(not commit.replayed for commit in answers) == 1
 
 
-@pytest.mark.parametrize("seed", [0, *in_long(range(1, 12))])
+@pytest.mark.parametrize("seed", [0, *marked_long(range(1, 12))])
 def test_of_60_concurrent_orders_25_get_a_mug_once_and_each_device_learns_the_order_or_that_no_mug_is_left(
     world: World, streams: EngineStreams, seed: int
 ) -> None:

@@ -31,7 +31,7 @@ from tests.invariants.test_periods import evening as evening  # five minutes bef
 from tests.invariants.test_removed_periods import take_removals_by_ttl
 from tests.invariants.threads import run_together
 from tests.invariants.world import World, retry_until_final
-from tests.tiers import in_long
+from tests.tiers import marked_long
 
 pytestmark = pytest.mark.usefixtures("clock")
 KEYED = Counter(
@@ -282,7 +282,7 @@ def expire_receipts(world: Deployment) -> int:
     return len(receipts)
 
 
-@pytest.mark.parametrize("simulated", [0, *in_long([1, 2, 3])], indirect=True)
+@pytest.mark.parametrize("simulated", [0, *marked_long([1, 2, 3])], indirect=True)
 def test_the_uniques_of_two_days_equal_the_log_and_stay_after_the_receipts_expired(
     simulated: Deployment, request: pytest.FixtureRequest
 ) -> None:

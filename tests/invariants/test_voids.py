@@ -25,7 +25,7 @@ from tests.invariants.counting import new_key, refusal
 from tests.invariants.deployment import deployed
 from tests.invariants.simulation import Clock
 from tests.invariants.world import FAULT_MIX, World, acting_before, retry_until_final
-from tests.tiers import in_long
+from tests.tiers import marked_long
 
 BUDGET = Counter("budget", prefix="BUDGET", sort_key="LEFT", attribute="credits", start=100, floor=0)
 QUOTA = Counter("quota", prefix="BUDGET", sort_key="USED", attribute="used", ceiling=100, period="day", keep_periods=2)
@@ -287,7 +287,7 @@ def test_a_batch_is_voided_as_a_whole_or_not_at_all(shop: Shop) -> None:
     assert shop.state("change", batch.RECEIPT_TARGET, "in") == (True, True)
 
 
-@pytest.mark.parametrize("seed", [0, *in_long(range(1, 4))])
+@pytest.mark.parametrize("seed", [0, *marked_long(range(1, 4))])
 def test_changes_and_voids_are_exact_under_faults(shop: Shop, seed: int) -> None:
     """40 changes and 10 batches are sent three times each. Three concurrent callers void half of these."""
     chance, proxy = random.Random(seed), shop.world.proxy

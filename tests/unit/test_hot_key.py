@@ -18,7 +18,7 @@ from tally.dynamo import contention, transactions
 from tally.dynamo.client import CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client
 from tally.dynamo.contention import BREAKER_THROTTLED_S, Breaker
 from tally.errors import StoreBusyError
-from tests.tiers import in_long
+from tests.tiers import marked_long
 
 TABLE = SETTINGS.counts_table
 
@@ -56,7 +56,7 @@ def exhaust(hub: Hub, tables: HotTables, rate_per_s: float = 0.0) -> None:
     writes.rate_per_s, writes.units_left, writes.last_refill_s = rate_per_s, 0.0, hub.now_s
 
 
-@pytest.mark.parametrize("counter", [counters.LIKES, *in_long([counters.PLAYS])])
+@pytest.mark.parametrize("counter", [counters.LIKES, *marked_long([counters.PLAYS])])
 def test_changes_of_a_hot_tally_spill_and_none_fails(counter: Any) -> None:
     load = Load(counter, per_s=1000, duration_s=3.0)
     hot = simulate(load)

@@ -16,7 +16,7 @@ from tally.counter import Counter, Watched
 from tally.items import Items
 from tally.team import watch
 from tally.team.team_numbers import TeamNumberNote
-from tests.tiers import in_long
+from tests.tiers import marked_long
 
 SPAN_S, FAULT_S, LOST = 4 * 3600, 2 * 3600, 3  # how long the model runs; when the fault comes; what the number loses
 START_S = 1_795_000_000
@@ -94,7 +94,7 @@ def checks(rate_per_min: float, kind: str, within_s: int, seed: int) -> Iterator
 
 
 @pytest.mark.parametrize("kind", ["same moment", "late", "slow", "flushed", "early"])
-@pytest.mark.parametrize("rate_per_min", [0.05, 1, 10, *in_long([60])])
+@pytest.mark.parametrize("rate_per_min", [0.05, 1, 10, *marked_long([60])])
 def test_a_reported_excess_is_real(kind: str, rate_per_min: float) -> None:
     """Before the fault no excess is reported, and then at most the lost amount. A check may see the fault 5 s early."""
     for seed in range(2):

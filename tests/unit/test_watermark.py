@@ -23,7 +23,7 @@ from tally.errors import ConfigurationError, StoreBusyError
 from tally.streams import heartbeats, lineage, watermark
 from tally.streams.lineage import StreamsSnapshot
 from tally.streams.watermark import Watermark
-from tests.tiers import in_long
+from tests.tiers import marked_long
 
 
 class Shard(NamedTuple):
@@ -409,7 +409,7 @@ def test_the_ledger_stores_the_watermark_under_the_names_of_its_fields(up_to_dat
     assert watermark_.warm_up_until > MINUTE
 
 
-@pytest.mark.parametrize("stalled_minutes", [10, *in_long([0])])
+@pytest.mark.parametrize("stalled_minutes", [10, *marked_long([0])])
 @pytest.mark.parametrize("restored_minutes_ago", [None, 1, 4, 99])
 def test_the_judge_starts_when_the_minute_of_the_first_sweep_is_closed(
     stack: Stack, stalled_minutes: int, restored_minutes_ago: int | None

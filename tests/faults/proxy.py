@@ -85,12 +85,12 @@ class FaultProxy:
 
     @property
     def requests(self) -> list[ReceivedRequest]:
-        """The last `requests_kept` requests since `forget`, oldest first."""
+        """The last `requests_kept` requests since `clear_requests`, oldest first."""
         return list(self._requests)
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
-        """The number of requests since `forget`, by (name of the fault's kind or "NONE", operation)."""
+        """The number of requests since `clear_requests`, by (name of the fault's kind or "NONE", operation)."""
         return dict(self._counts)
 
     def count_injected(self, fault: Fault, operation: str | None = None) -> int:
@@ -99,8 +99,8 @@ class FaultProxy:
             count for (name, of), count in self.counts.items() if name == fault.kind.name and operation in (None, of)
         )
 
-    def forget(self) -> None:
-        """Forgets the requests, and restarts `counts` at 0."""
+    def clear_requests(self) -> None:
+        """Clears the kept requests, and restarts `counts` at 0."""
         self._requests, self._counts = deque(maxlen=self._requests.maxlen), Counter()
 
     def wait_until_idle(self) -> None:

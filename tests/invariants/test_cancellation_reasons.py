@@ -35,7 +35,7 @@ def test_a_receipt_beside_a_conflict_is_a_replay_and_the_receipt_of_the_same_cal
     world.play("key-1", call=call)
     cancelled = faults.condition_and_conflict(failed_at=0, conflict_at=1, item=world.receipt(), code=code)
     world.proxy.plan = faults.always(cancelled, "TransactWriteItems")
-    world.proxy.forget()
+    world.proxy.clear_requests()
     assert world.play("key-1") == (PLAYED, True)
     assert world.play("key-1", call=call) == (PLAYED, False)  # as for a retry by the SDK
     assert len(world.requests()) == 2

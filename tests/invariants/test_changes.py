@@ -81,7 +81,7 @@ def plays_of(videos: int, plays: int = 10) -> Changes:
 
 def test_an_order_moves_all_its_tallies_in_one_transaction_and_a_retry_moves_nothing(world: World) -> None:
     stock(world, 3)
-    world.proxy.forget()
+    world.proxy.clear_requests()
     assert count(world, "order-1", ORDER) == (body(3, 3), False)
     assert len(world.requests()) == 1
     assert order_tallies(world) == [2, 1, 1]
@@ -240,7 +240,7 @@ def test_after_a_failed_condition_beside_a_conflict_the_retry_decides_and_a_rece
     assert count(world, "order-1", ORDER) == (body(3, 3), False)
     assert order_tallies(world) == [2, 1, 1]
     (receipt,) = [receipt for receipt in world.receipts() if "counter" not in receipt]  # a batch has several counters
-    world.proxy.forget()
+    world.proxy.clear_requests()
     counted_before = faults.condition_and_conflict(failed_at=0, conflict_at=2, item=receipt)
     world.proxy.plan = faults.script({"TransactWriteItems": [counted_before]})
     assert count(world, "order-1", ORDER) == (body(3, 3), True)
@@ -263,7 +263,7 @@ def test_a_hot_batch_moves_tallies_with_limits_now_and_spills_its_other_changes_
     stock(world, 3)
     for partition in ("VID#mug", "USER#ann"):  # of plays and usage
         world.store.breaker.trip(partition)
-    world.proxy.forget()
+    world.proxy.clear_requests()
     assert count(world, "order-1", ORDER) == (body(3, 3, "soon"), False)
     (request,) = world.requests("TransactWriteItems")
     assert len(request["TransactItems"]) == 2, "the receipt and the stock"

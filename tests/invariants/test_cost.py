@@ -98,7 +98,7 @@ def test_each_kind_of_change_costs_the_requests_and_units_of_its_design(
     world.like("bob")
     use_members(world).like("cy")
     world.child_counter = counters.LIKES
-    world.proxy.forget()
+    world.proxy.clear_requests()
     with world.measure_units() as measured:
         change(world)
     assert measured == costs
@@ -124,7 +124,7 @@ def test_a_read_is_one_request_of_one_unit_with_all_shards_and_50_likes(world: W
         world.put({**post, "SK": {"S": f"META#{shard}"}, "likeTally": {"N": "2"}})
     for user in range(50):
         world.put({**post, "SK": {"S": f"LIKE#USER#{user}"}, "likedAt": {"N": "1"}})
-    world.proxy.forget()
+    world.proxy.clear_requests()
     with world.measure_units() as measured:
         assert world.read_plays() == SHARDS * 1_000_000
         assert world.read_post()["likes"] == 2 * (SHARDS - 1)

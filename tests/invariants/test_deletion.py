@@ -350,7 +350,7 @@ def test_a_sweep_stops_at_its_time_limit_and_parents_of_all_counters_take_turns(
     family.make(20, "small")
     likes.remove("big")
     family.remove("small")
-    family.world.proxy.forget()  # so the clock of `slow` begins at 0
+    family.world.proxy.clear_requests()  # so the clock of `slow` begins at 0
     slow = replace(family.store, clock=lambda: len(family.world.requests("TransactWriteItems")))
 
     def children_left() -> list[int]:
@@ -436,7 +436,7 @@ def test_no_process_makes_a_shard_with_a_tombstone_long_after_the_removal(family
     if process == "sweep":
         with killing_at(family.store, 4, before=True):  # so that the sweep puts the last tombstones
             family.remove()
-    family.world.proxy.forget()
+    family.world.proxy.clear_requests()
     family.world.proxy.plan = acting_before({3: lambda: family.deployment.skip(MARKS_S_MAX + 1)}, "UpdateItem")
     family.sweep() if process == "sweep" else family.remove()
     assert len(family.world.requests("UpdateItem")) == 4, "time passed just before the fourth update"

@@ -68,7 +68,7 @@ def test_a_sweep_stops_at_its_time_limit_and_the_buckets_take_turns(
         for _ in range(number):
             counting.place_hold(id_=ids[bucket])
     clock.pass_s(61)
-    counting.world.proxy.forget()
+    counting.world.proxy.clear_requests()
 
     def now_s() -> int:
         return len(counting.world.requests("TransactWriteItems"))
@@ -114,7 +114,7 @@ def test_holds_that_cannot_be_released_do_not_delay_others_and_are_reported_unti
         clock.pass_s(1)
     put_stock_item(counting, {"S": "many"}, broken)
     clock.pass_s(61)
-    counting.world.proxy.forget()
+    counting.world.proxy.clear_requests()
     for released in (1, 0):
         assert counting.sweep_until() == (released, 7, True)
         assert last_not_released(capsys.readouterr().out) == 7

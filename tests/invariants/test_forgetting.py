@@ -173,7 +173,7 @@ def test_every_trace_of_the_user_and_no_other_is_removed_and_the_history_does_no
     deployment.store.client.put_item(**marker["Put"])
     runs_at_start: list[Any] = []
     other_process = replace(deployment.store, client=world.raw)
-    world.proxy.forget()
+    world.proxy.clear_requests()
     world.proxy.plan = acting_before({0: lambda: runs_at_start.extend(history.forget_runs(other_process, USER))})
     code, out, err = forget_user(run)
     assert (code, out) == (0, "removed  2 posts, 6 children, 3 holds\nnothing is left\n")

@@ -317,7 +317,7 @@ def test_a_sweep_or_a_refusal_without_an_expired_hold_changes_no_hold(counting: 
     for expired_count in (0, 1):  # the second time, the hold has expired
         assert isinstance(refusal(partial(counting.increment, low_ceiling, 2)), LimitReachedError)
         assert HELD in counting.states().values(), "a release raises the number, so it makes no room below a ceiling"
-        counting.world.proxy.forget()
+        counting.world.proxy.clear_requests()
         assert counting.sweep_until() == (expired_count, 0, True), "released, failed, finished"
         assert len(counting.world.requests("TransactWriteItems")) == expired_count
         assert isinstance(refusal(partial(counting.place_hold, 4)), LimitReachedError)

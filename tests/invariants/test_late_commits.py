@@ -277,7 +277,7 @@ def test_a_late_commit_is_refused_if_the_hold_is_settled_between_its_read_and_it
         }
         acts[state]()
 
-    budget.world.proxy.forget()
+    budget.world.proxy.clear_requests()
     budget.world.proxy.plan = acting_before({0: settle_first})
     if state == EXPIRED:
         assert budget.commit(hold_id, 20)["changed"] is True

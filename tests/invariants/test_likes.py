@@ -60,7 +60,7 @@ def test_a_late_retry_of_a_change_that_was_undone_gets_the_first_answer_and_chan
 
 def test_an_unlike_of_a_post_that_is_not_liked_only_reads(each_world: World) -> None:
     each_world.write_post()
-    each_world.proxy.forget()
+    each_world.proxy.clear_requests()
     assert each_world.unlike("ann")[0]["changed"] is False
     assert each_world.requests("TransactWriteItems") == []
 
@@ -80,7 +80,7 @@ def test_the_first_like_of_a_spread_post_makes_one_shard_and_uses_it(make_world:
     for _ in range(4):
         world.store.spread.widen(TALLY, 16)
     world.write_post()
-    world.proxy.forget()
+    world.proxy.clear_requests()
     assert world.like("ann", key="key-1")[0]["changed"] is True
     assert len(world.requests("TransactWriteItems")) == 3  # the failed like, the new shard, and the like
     assert len(world.shards(counters.LIKES, POST)) == 2
@@ -124,7 +124,7 @@ def test_a_like_that_another_device_changes_before_each_try_is_busy_and_leaves_n
         {turn: lambda liked=turn % 2 == 0: each_world.change_child_by_hand("ann", liked) for turn in turns}
     )
     each_world.change_child_by_hand("ann", False)
-    each_world.proxy.forget()
+    each_world.proxy.clear_requests()
     with pytest.raises(StoreBusyError):
         each_world.like("ann", key="key-1")
     assert len(each_world.requests("TransactWriteItems")) <= 2 * ATTEMPTS_MAX
@@ -141,7 +141,7 @@ def test_one_read_finds_which_of_many_posts_a_user_likes(world: World) -> None:
     world.store.breaker.trip("POST#a")
     world.like("ann", "a")
     world.unlike("ann", "a")  # the removal of a spilled like leaves an item, which is not a like
-    world.proxy.forget()
+    world.proxy.clear_requests()
     posts = [tallies.Tally(counters.LIKES, post) for post in ("a", "none", "b", "a")]
     assert parents_with_child(world.call(), dict.fromkeys(posts, "ann")) == {posts[2]}
     (read,) = world.requests("BatchGetItem")

@@ -124,7 +124,7 @@ def test_a_counter_that_changes_between_the_read_and_the_commit_is_not_set(count
     receipts = counting.world.receipts()
     key: dict[str, Any] = {"PK": {"S": counters.STOCK.partition_start + ITEM}, "SK": {"S": counters.STOCK.shard_key(0)}}
     moved_item = {**key, counters.STOCK.attribute: {"N": "7"}, "version": {"N": str(version + 1)}}
-    counting.world.proxy.forget()
+    counting.world.proxy.clear_requests()
     counting.world.proxy.plan = acting_before({0: lambda: counting.world.put(moved_item)})
     error = refusal(partial(counting.set, counters.STOCK, 42, version, "key-1"))
     assert isinstance(error, PreconditionFailedError)
@@ -259,7 +259,7 @@ def test_a_call_whose_number_another_call_has_taken_gets_the_next_number_without
 ) -> None:
     for _ in range(3):
         counting.increment(counters.TICKET)
-    counting.world.proxy.forget()
+    counting.world.proxy.clear_requests()
     stale_state = tallies.State(1, 1)  # the state before the last two increments
     monkeypatch.setattr(tallies, "read_state", lambda *_: stale_state)
     assert counting.increment(counters.TICKET)[0]["number"] == 4

@@ -205,7 +205,7 @@ each_change = pytest.mark.parametrize("change", CHANGES, ids=lambda change: chan
 def prepare(world: World, change: Change, *planned: Fault) -> None:
     """Make what the change needs, and let these faults meet its next writes."""
     change.prepare(world)
-    world.proxy.forget()
+    world.proxy.clear_requests()
     world.proxy.strip_tokens = True
     world.proxy.plan = faults.script({"TransactWriteItems": planned, "PutItem": planned})  # a spill is a PutItem
 

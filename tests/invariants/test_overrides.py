@@ -506,7 +506,7 @@ def test_each_change_of_a_batch_is_judged_by_the_override_of_its_id(world: World
     count_batch(1, 1)
     for counter in (QUOTA, SEATS):
         put_override(new_processes(world, 1)[0], counter, 30)
-    world.proxy.forget()
+    world.proxy.clear_requests()
     count_batch(20, 20)
     assert [request.operation for request in world.proxy.requests] == ["TransactWriteItems"] * 2
     with pytest.raises(LimitReachedError) as caught:

@@ -23,7 +23,7 @@ def stored_post(world: World, post_id: str = POST) -> tuple[int, str]:
 
 def test_a_put_of_the_stored_text_counts_no_edit_and_writes_nothing(world: World) -> None:
     world.write_post(text="same")
-    world.proxy.forget()
+    world.proxy.clear_requests()
     assert world.write_post(text="same")[0]["revision"] == 0
     assert world.requests("TransactWriteItems") == []
     assert stored_post(world) == (0, "same")
@@ -41,7 +41,7 @@ def test_an_edit_that_loses_every_race_is_a_conflict_and_counts_nothing(world: W
         )
 
     world.proxy.plan = acting_before(dict.fromkeys(range(20), edit_first))
-    world.proxy.forget()
+    world.proxy.clear_requests()
     with pytest.raises(EditConflictError):
         world.write_post(text="mine")
     attempts = len(world.requests("TransactWriteItems"))
@@ -69,10 +69,10 @@ def test_a_post_without_its_text_is_read_twice_and_is_not_found(world: World) ->
     [text] = [item for item in world.items() if "body" in item]
     world.delete(keys.key(f"POST#{POST}", "META.BODY"))
     world.proxy.plan = acting_before({1: lambda: world.put(text)}, "Query")
-    world.proxy.forget()
+    world.proxy.clear_requests()
     assert world.read_post()["body"] == "here"
     world.delete(keys.key(f"POST#{POST}", "META.BODY"))
-    world.proxy.forget()
+    world.proxy.clear_requests()
     world.proxy.plan = faults.no_faults
     with pytest.raises(NotFoundError):
         world.read_post()
@@ -91,7 +91,7 @@ def test_a_post_of_several_pages_is_read_whole(world: World) -> None:
     world.write_post()
     for shard in range(1, 5):
         world.put(large_item(f"POST#{POST}", f"META#{shard}", likeTally=shard))
-    world.proxy.forget()
+    world.proxy.clear_requests()
     post = world.read_post()
     assert (post["likes"], post["body"]) == (1 + 2 + 3 + 4, "hello")
     assert len(world.requests("Query")) > 1, "each page is a request"

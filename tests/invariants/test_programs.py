@@ -165,7 +165,7 @@ def begin_program(world: World, engine: Engine, *, strip_tokens: bool) -> Model:
     tables = fresh_tables(engine.endpoint, ("counts",))
     world.store = replace(world.store, settings=tables, spread=Spread(), breaker=Breaker())
     world.proxy.plan, world.proxy.strip_tokens = faults.no_faults, strip_tokens
-    world.proxy.forget()
+    world.proxy.clear_requests()
     world.write_post("p1")
     return Model(likes={"p1": set()})
 

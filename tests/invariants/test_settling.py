@@ -180,7 +180,7 @@ def test_a_used_amount_goes_into_debt_once_and_its_answer_says_over(budget: Budg
     budget.counter = replace(budget.counter, debt=50)
     assert budget.use(990, used=True) == (visible, False), "within the limit the answer has no `over`"
     assert refusal(partial(budget.use, 30)).members["left"] == 10
-    budget.world.proxy.forget()
+    budget.world.proxy.clear_requests()
     assert budget.use(30, key, used=True) == (visible | {"over": True}, False)
     # The first transaction is refused, the query finds no expired hold, and the second transaction goes into debt.
     assert (len(budget.world.requests("Query")), len(budget.world.requests("TransactWriteItems"))) == (1, 2)

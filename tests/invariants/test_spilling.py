@@ -40,7 +40,7 @@ def hot(world: World) -> World:
     world.write_post()
     for tally in (PLAYS_OF_VIDEO, LIKES_OF_POST):
         world.store.breaker.trip(tally)
-    world.proxy.forget()
+    world.proxy.clear_requests()
     return world
 
 

@@ -236,7 +236,7 @@ def test_a_truncated_response_is_not_mistaken_for_a_missing_checkpoint(
 ) -> None:
     assert proxied_stream.deliver("rollup", "receipts", SHARD, [play(1)]) is None
     proxy.plan = faults.always(faults.TRUNCATE, "GetItem")
-    proxy.forget()
+    proxy.clear_requests()
     assert proxied_stream.deliver("rollup", "receipts", SHARD, [play(1)]) == "1"
     assert {operation for _, operation in proxy.counts} == {"Query", "GetItem"}, "the consumer has written"
     assert proxied_stream.tallies() == {("plays", "v"): 1}

@@ -58,7 +58,7 @@ class Shop:
             AttributeDefinitions=[{"AttributeName": "PK", "AttributeType": "S"}],
         )  # fmt: skip
         self.stock(stock)
-        world.proxy.forget()
+        world.proxy.clear_requests()
 
     def stock(self, amount: int) -> None:
         self.world.play(f"stocked-{next(_numbers)}", "mug", amount, counter=STOCK)
@@ -275,7 +275,7 @@ def test_beside_a_conflict_a_failed_team_condition_is_retried_and_a_stored_recei
     world.proxy.plan = faults.script({"TransactWriteItems": [order_beside_conflict]})
     assert shop.commit("o-1") == ({"order": "o-1"}, False, "now")
     [receipt] = [receipt for receipt in world.receipts() if "changes" in receipt]  # not the receipt of the stock
-    world.proxy.forget()
+    world.proxy.clear_requests()
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.condition_and_conflict(0, 5, receipt)]})
     assert shop.commit("o-1").replayed
     assert (shop.numbers(), len(world.requests())) == (AFTER_ONE_ORDER, 1)

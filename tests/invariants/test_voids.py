@@ -226,7 +226,7 @@ def test_a_change_that_reuses_the_key_before_the_write_of_a_void_is_not_voided(s
         without_proxy = SimpleNamespace(store=replace(shop.world.store, client=shop.world.raw))
         replace(shop, world=without_proxy).add(BUDGET, -7, "order-1")
 
-    shop.world.proxy.forget()
+    shop.world.proxy.clear_requests()
     shop.world.proxy.plan = acting_before({0: reuse_key})
     assert refusal(partial(shop.void, BUDGET, "order-1")).detail == "Another change has just used this key."
     shop.world.proxy.plan = faults.no_faults

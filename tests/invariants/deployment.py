@@ -63,7 +63,7 @@ class Deployment(SimulatedWorld):
         """Take the new stream records, also records of writes by other clients."""
         if self.store.client is not self.wire:  # type: ignore[comparison-overlap]
             self.wire.written_tables |= {self.name(table) for table in TABLES}
-        self.take_written()
+        self.schedule_new_records()
 
     def deliver(self) -> None:
         """Deliver all records to every consumer that is not stalled."""
@@ -73,7 +73,7 @@ class Deployment(SimulatedWorld):
         self.schedule_in(self.settings.minute_s, self.sweep_each_minute)
         self.collect_all_records()
         self.sweep()
-        self.take_written()
+        self.schedule_new_records()
 
     def stall(self, consumer: str | None = None, table: str | None = None) -> None:
         """Stop the invocations of a consumer (None: of every consumer) for a table (None: for every table)."""

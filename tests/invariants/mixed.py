@@ -107,7 +107,7 @@ class Mixed(Traffic):
     def expire_periods(self, _: bool = False) -> None:
         """Remove the items of past periods and some receipts, as DynamoDB's TTL does."""
         world, now_s = self.world, self.world.clock.now_s
-        world.take_written()
+        world.schedule_new_records()
         for item in world.scan("counts"):
             tally = tally_of(item)
             if tally and tally[0] in ("mins", "soon_mins") and int(item["expiration"]["N"]) < now_s:
@@ -116,6 +116,6 @@ class Mixed(Traffic):
         receipts = [item for item in world.scan("receipts") if not item["id"]["S"].startswith("heartbeat#")]
         for item in self.chance.sample(receipts, min(len(receipts), 5)):
             world.wire.delete_item(TableName=world.name("receipts"), Key={"id": item["id"]})
-        for record in world.take_written():
+        for record in world.schedule_new_records():
             if record["eventName"] == "REMOVE":
                 record["userIdentity"] = {"type": "Service", "principalId": "dynamodb.amazonaws.com"}

@@ -159,7 +159,7 @@ class TimedWire(SyncWire):
         """How often each item was updated. A conflict is drawn by item and number, because threads update items in
         another order in each run of a seed."""
         self.written_tables: set[str] = set()
-        """The tables that any client has written to since `SimulatedWorld.take_written`."""
+        """The tables that any client has written to since `SimulatedWorld.schedule_new_records`."""
 
     def _call(self, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
         if operation == "PutItem" and parameters["Item"].get("PK", {}).get("S") in self.throttled:
@@ -281,7 +281,7 @@ class SimulatedWorld(EngineStreams):
 
     # ---- the streams ----
 
-    def take_written(
+    def schedule_new_records(
         self, note: Callable[[Record, int], None] = lambda record, created_s: None, *, notes_repairs: bool = True
     ) -> list[Record]:
         """Take the new records from the engine's streams, and schedule each to be appended to its modelled shard.
@@ -401,7 +401,7 @@ class SimulatedWorld(EngineStreams):
                 failed, answered = delivery.invoke(batch, context, process), True
             except (Crash, ConfigurationError):  # a process that died, or a declaration that does not fit stored items
                 failed, answered = None, False
-        self._note_rollup(shard, self.take_written())
+        self._note_rollup(shard, self.schedule_new_records())
         self._note_dead_letters()
         for name, parameters in late_writes:
             self.schedule_in(self.chance.uniform(1, 90), self._commit_late, shard, name, parameters)
@@ -445,7 +445,7 @@ class SimulatedWorld(EngineStreams):
 
     def redrive_all(self, skew_s: float = 0) -> None:
         """Redrive every dead letter, in a process whose clock is ahead by `skew_s`."""
-        self.take_written()
+        self.schedule_new_records()
         self._note_dead_letters()
         for marker in list(dead_letters.list_markers(Call(self.with_client(self.wire)))):
             consumer, tally, change_number, amount, created_s, _ = self._dead_letter(marker)
@@ -460,11 +460,11 @@ class SimulatedWorld(EngineStreams):
             if consumer == "rollup":
                 self.truth.excesses[tally] += amount
                 del self.truth.spilled[change_number]
-            self.take_written(notes_repairs=not is_drift_exempt)
+            self.schedule_new_records(notes_repairs=not is_drift_exempt)
 
     def discard_some_dead_letters(self) -> None:
         """Let the objects of some dead letters expire, and discard these dead letters."""
-        self.take_written()
+        self.schedule_new_records()
         self._note_dead_letters()
         for marker in list(dead_letters.list_markers(Call(self.with_client(self.wire)))):
             if self.chance.random() < 0.5:
@@ -487,7 +487,7 @@ class SimulatedWorld(EngineStreams):
     def _commit_late(self, shard: ModelledShard, name: str, parameters: dict[str, Any]) -> None:
         with contextlib.suppress(Exception):  # usually the condition fails, because the checkpoint has advanced
             getattr(self.wire, name)(**parameters)
-        self._note_rollup(shard, self.take_written())
+        self._note_rollup(shard, self.schedule_new_records())
         self._note_dead_letters()
 
     def _note_rollup(self, shard: ModelledShard, records: list[Record]) -> None:

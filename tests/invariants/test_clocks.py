@@ -37,7 +37,7 @@ def sweep_once(world: Deployment, skew_s: float) -> None:
     with world.clock.with_skew(skew_s):
         world.collect_all_records()
         world.sweep()
-        world.take_written()
+        world.schedule_new_records()
 
 
 def assert_judged_in_time(world: Deployment, minutes: int = 20) -> None:

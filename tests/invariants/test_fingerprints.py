@@ -39,7 +39,7 @@ def count(world: Deployment, counter: Counter, times: int = 1, id_: str = ID) ->
         call, key = Call(world.store), secrets.token_hex(12)
         tally = periods.tally_id(counter, id_, world.now_s)
         increments.count(call, Increment(counter, tally, amount, "count", key, {"counted": True}))
-        world.take_written()
+        world.schedule_new_records()
     return amount * (0 if counter.retired else times)
 
 

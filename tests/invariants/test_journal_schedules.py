@@ -110,7 +110,7 @@ class Schedule:
         if not self.world.draws_fault() or self.chance.random() < 0.5:
             with self.world.with_random_skew():
                 self.world.sweep()
-        self.world.take_written()
+        self.world.schedule_new_records()
         self.check()
 
     def _faulty_sweep(self) -> None:
@@ -183,7 +183,7 @@ class Schedule:
             self.sleepers.append(Sleeper(self.world.wire, write_number, repair))
         else:
             repair(self.world.wire)
-        self.world.take_written()
+        self.world.schedule_new_records()
 
     def request_repair(self, tally: Tally) -> RepairRequest:
         """Request the repair of a tally. Raises RepairNotReadyError."""
@@ -224,7 +224,7 @@ class Schedule:
                 self.repair(tally, second_request)
             except RepairNotReadyError:
                 self.failures["repair refused at rest"] += 1
-        self.world.take_written()
+        self.world.schedule_new_records()
 
     def _command(self, client: Any = None) -> Reconciler:
         return Reconciler(self.world.with_client(client), clock=self.world.clock, sleep=lambda _: None)
@@ -392,7 +392,7 @@ class Schedule:
             self.failures["judge is stuck"] += 1
         for sleeper in self.sleepers:
             self._run_ignoring_crash(sleeper.wake)
-        self.world.take_written()
+        self.world.schedule_new_records()
         self.check()
 
 

@@ -133,7 +133,7 @@ def test_while_drift_grows_its_older_part_is_confirmed_and_repaired(
     def edit_repeatedly() -> None:
         if world.now_s < until_s:
             world.edit(+1)
-            world.take_written()
+            world.schedule_new_records()
             world.schedule_in(60 * every_minutes, edit_repeatedly)
 
     edit_repeatedly()
@@ -250,13 +250,13 @@ def test_a_count_of_an_edit_that_is_undone_within_its_minute_proves_no_later_edi
     world.run_until_judged()
     world.sleep(60 - world.now_s % 60 + 5)  # so the first edit is undone in the minute in which it is made
     world.edit(5)
-    world.take_written()
+    world.schedule_new_records()
     first_count = reconciler.count(LIKES, "p")
     world.edit(-5)
-    world.take_written()
+    world.schedule_new_records()
     reconciler.wait_until_judged(reconciler.minute_to_judge())
     world.edit(5)
-    world.take_written()
+    world.schedule_new_records()
     with pytest.raises(RepairNotReadyError, match="one count before does not prove -5"):
         reconciler.repair(LIKES, "p", *BY_AND_WHY, counted=[first_count])
     reconciler.repair(LIKES, "p", *BY_AND_WHY, **evidence_after(reconciler, first_count))

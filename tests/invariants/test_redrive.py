@@ -142,7 +142,7 @@ def redrive(world: Deployment, client: Any = None) -> list[str]:
     store, world.store = world.store, world.with_client(client)
     outcomes = world.redrive(counters.COUNTERS)
     world.store = store
-    world.take_written()
+    world.schedule_new_records()
     return outcomes
 
 

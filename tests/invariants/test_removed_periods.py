@@ -52,13 +52,13 @@ def stored_items(world: Deployment, target: str) -> list[dict[str, Any]]:
 def take_removals_by_ttl(world: Deployment) -> None:
     """Takes the new records, and marks each record as a removal by TTL."""
     records, world.records = world.records, lambda table: ({**record, **BY_TTL} for record in records(table))  # type: ignore[method-assign]
-    world.take_written()
+    world.schedule_new_records()
     world.records = records  # type: ignore[method-assign]
 
 
 def expire(world: Deployment) -> int:
     """Removes the expired items, as DynamoDB does by TTL. Returns the number of removed items, without heartbeats."""
-    world.take_written()
+    world.schedule_new_records()
     items = world.scan("counts")
     expired = [item for item in items if int(item.get("expiration", {"N": "9" * 12})["N"]) <= world.now_s]
     for item in expired:

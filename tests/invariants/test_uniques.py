@@ -274,7 +274,7 @@ def simulated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 def expire_receipts(world: Deployment) -> int:
     """Removes every receipt of a visit, as DynamoDB does by TTL. Returns the number of removed receipts."""
-    world.take_written()
+    world.schedule_new_records()
     receipts = [item for item in world.scan("receipts") if "target" in item]
     for item in receipts:
         world.wire.delete_item(TableName=world.name("receipts"), Key={"id": item["id"]})

@@ -31,8 +31,8 @@ RESTORED = "https://example.com/restored"
 
 
 class Traffic:
-    """Makes random changes and edits, and notes the right numbers. After each of these, `world.take_written` sends
-    the new records of the engine's streams to the simulated consumers."""
+    """Makes random changes and edits, and notes the right numbers. After each change or edit,
+    `world.schedule_new_records` sends the new records of the engine's streams to the simulated consumers."""
 
     def __init__(self, world: SimulatedWorld) -> None:
         self.world, self.chance, self.truth = world, world.chance, world.truth
@@ -154,7 +154,7 @@ class Traffic:
             body = holds.place(call, counters.STOCK, id_, amount, ttl_s, operation="hold", key=key).body
             self.holds.append((id_, str(body["hold"]), amount))
             self.truth.accepted["stock", id_] -= amount
-        self.world.take_written()
+        self.world.schedule_new_records()
 
     def change_hold(self, hold: tuple[str, str, int], amount: int, ttl_s: int | None) -> tuple[str, str, int]:
         """Changes the amount and the time of a hold, if the hold is open and there is room. Returns the hold."""
@@ -165,7 +165,7 @@ class Traffic:
         except (HoldSettledError, LimitReachedError):
             amount = old_amount
         self.truth.accepted["stock", id_] += old_amount - amount
-        self.world.take_written()
+        self.world.schedule_new_records()
         return id_, hold_id, amount
 
     def settle(self, hold: tuple[str, str, int], state: str) -> None:
@@ -187,7 +187,7 @@ class Traffic:
             settle_to(state)
             committed = 0
         self.truth.accepted["stock", id_] += amount - committed
-        self.world.take_written()
+        self.world.schedule_new_records()
 
     def import_(self, hot: bool) -> None:
         """Imports a number without a day, as from a file that has totals only."""
@@ -212,7 +212,7 @@ class Traffic:
         self.likes += [(post, row.child) for row in rows]
         self.truth.accepted["likes", post] += len(rows)
         self.truth.imported["likes", post] += len(rows)
-        self.world.take_written()
+        self.world.schedule_new_records()
 
     def _set_contention(self, counter: Counter, id_: str, spills: bool) -> None:
         """Makes a tally hot, or lets its next changes go to several shards, or neither. `spills`: makes it hot, so that
@@ -229,7 +229,7 @@ class Traffic:
     def _note_spilled(self) -> None:
         """Notes the changes that spilled in `truth.spilled`. Adds the field `spilled` to their new records: the tally,
         the number and the amount of each change."""
-        for record in self.world.take_written():
+        for record in self.world.schedule_new_records():
             image = record["dynamodb"].get("NewImage", {})
             if "rollup" in image and TOMBSTONE not in image and record["eventName"] != "REMOVE":
                 record["spilled"] = [
@@ -244,7 +244,8 @@ class Traffic:
 
     def edit(self) -> None:
         """Makes one edit by hand."""
-        self.world.take_written()  # a sweep that died may have written, and the next new record must be the edit's
+        # A sweep that died may have written, and the next new record must be the edit's.
+        self.world.schedule_new_records()
         kinds: list[Callable[[], object]] = [
             self.move_tally, self.restore, self.delete_tally, self.delete_child, self.add_child,
         ]  # fmt: skip
@@ -267,7 +268,7 @@ class Traffic:
     def edit_repeatedly(self, tally: Tally, amount: int, every_s: float, until_s: float) -> None:
         """Starts a program that edits a tally at regular times."""
         if self.world.clock.now_s < until_s:
-            self.world.take_written()
+            self.world.schedule_new_records()
             self.world.edit(amount, counters.COUNTERS[tally[0]], tally[1])
             self._note_edit(tally, amount)
             self.world.schedule_in(every_s, self.edit_repeatedly, tally, amount, every_s, until_s)
@@ -283,7 +284,7 @@ class Traffic:
         # The nonce decides on which minute the edit is booked, so the minute 0 is made up. A repair's nonce in an old
         # image is not a repair.
         self.truth.without_minute.add(tally)
-        for record in self.world.take_written(notes_repairs=False):
+        for record in self.world.schedule_new_records(notes_repairs=False):
             self.truth.note_drift(tally, 0, amount_of(tally, record["dynamodb"]["NewImage"]) - replaced_number)
 
     def delete_tally(self) -> None:
@@ -329,14 +330,14 @@ class Traffic:
         world.schedule_in(minute_ends_in_s + 60 * times + 240, self.likes.append, like)
 
     def _put_back(self, like: tuple[str, str], image: Item) -> None:
-        self.world.take_written()
+        self.world.schedule_new_records()
         self.world.put(image)
         self.truth.accepted["likes", like[0]] += 1
         self.truth.imported["likes", like[0]] += "imported" in image
         self._note_edit(("likes", like[0]), -1, keys.minute_of(image))
 
     def _delete(self, like: tuple[str, str]) -> None:
-        self.world.take_written()
+        self.world.schedule_new_records()
         self.world.delete(keys.key(f"POST#{like[0]}", f"LIKE#USER#{like[1]}"))
         self.truth.accepted["likes", like[0]] -= 1
         self._note_edit(("likes", like[0]), 1)
@@ -363,7 +364,7 @@ class Traffic:
         for item in self.world.scan("counts"):
             if int(item.get("expiration", {"N": str(10**12)})["N"]) < self.world.clock.now_s:
                 self.world.delete({name: item[name] for name in ("PK", "SK")})
-        self.world.take_written()
+        self.world.schedule_new_records()
 
     def _note_edit(self, tally: Tally, amount: int, item_minute: int | None = None) -> None:
         """Notes an edit on the minute of its record, or on `item_minute` if the two are at most one minute apart.
@@ -374,7 +375,7 @@ class Traffic:
             is_near = item_minute is not None and minute - 1 <= item_minute <= minute + 1
             self.truth.note_drift(tally, item_minute if is_near and item_minute is not None else minute, amount)
 
-        (_,) = self.world.take_written(note)
+        (_,) = self.world.schedule_new_records(note)
 
     def _restore(self, number: int, amount: int, minute: int, nonce_start: str = "+") -> int:
         """Puts an image with an old number and minute of a tally. Returns the number that the image replaces."""

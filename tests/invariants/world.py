@@ -183,7 +183,7 @@ class World(ConsumerWorld):
         self.edit(1 if liked else -1, self.child_counter, post_id)
 
     def requests(self, operation: str | None = None, *, forwarded: bool = False) -> list[dict[str, Any]]:
-        """Returns the bodies of requests since `proxy.clear_requests()`. `forwarded`: only of requests that the engine got."""
+        """Returns the bodies of the requests that the proxy keeps. `forwarded`: only of requests that the engine got."""
         return [
             json.loads(request.body)
             for request in self.proxy.requests

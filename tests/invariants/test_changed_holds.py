@@ -26,7 +26,7 @@ from tests import faults
 from tests.invariants.counting import new_key, refusal
 from tests.invariants.simulation import Clock
 from tests.invariants.test_settling import DAY_S, MINUTES, OWNER, QUOTA, STOCK, Budget
-from tests.invariants.world import World, acting_before
+from tests.invariants.world import World, before_transactions
 
 
 @pytest.fixture(params=[STOCK, QUOTA], ids=["stock", "quota"])
@@ -252,7 +252,8 @@ def test_no_amount_is_lost_or_counted_twice_if_another_call_acts_between_the_rea
             clock.pass_s(saved_s - clock.now_s)
 
     first, second = (change_hold, act_otherwise) if change_is_first else (act_otherwise, change_hold)
-    budget.world.proxy.plan = acting_before({0: lambda: first(other_process)})  # before the first write of `second`
+    # `first` comes before the first write of `second`.
+    budget.world.proxy.plan = before_transactions({0: lambda: first(other_process)})
     # If the other act is first, the change may find that the hold has ended.
     with suppress(HoldSettledError) if not change_is_first else nullcontext():
         second(budget)
@@ -276,7 +277,7 @@ def test_a_hold_that_a_sweep_makes_overdue_keeps_the_change_of_a_slow_process(bu
         other_process.change(hold_id, 20)
         clock.pass_s(61)
 
-    budget.world.proxy.plan = acting_before({1: change})  # write 0 is the refused release, write 1 moves the hold
+    budget.world.proxy.plan = before_transactions({1: change})  # write 0 is the refused release, write 1 moves the hold
     make_overdue(budget)
     budget.world.proxy.plan, budget.counter = faults.no_faults, declared
     assert (budget.left(), budget.held(), budget.equals_receipts()) == (980, 20, True)

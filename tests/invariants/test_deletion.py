@@ -32,7 +32,7 @@ from tally.errors import (
 from tally.maintenance import imports
 from tests import faults
 from tests.invariants.deployment import Deployment
-from tests.invariants.world import FixedShard, World, acting_before, killing_at
+from tests.invariants.world import FixedShard, World, before_requests, before_transactions, killing_at
 from tests.tiers import marked_long
 
 FOREVER = float("inf")
@@ -336,7 +336,7 @@ def test_a_tally_that_changes_just_before_its_removal_is_not_removed(family: Fam
     family.deployment.skip(WAIT_S)
     one_on_shard_3: dict[str, Any] = {"shard": 3, "amount": 1, "minute": 0, "nonce_prefix": tallies.ROLLUP_NONCE_PREFIX}
     late_write = tallies.add_write(Call(family.store), family.counter, ID, **one_on_shard_3)
-    family.world.proxy.plan = acting_before({0: lambda: family.world.raw.update_item(**late_write)})
+    family.world.proxy.plan = before_transactions({0: lambda: family.world.raw.update_item(**late_write)})
     assert family.sweep() == SweptParents(children=0, parents=0, failed=1, finished=True)
     assert family.world.tally(family.counter, ID) == 1
     assert len(family.removal_rows()) == 1
@@ -401,7 +401,7 @@ def test_a_repair_of_a_post_that_is_removed_before_the_repair_commits_makes_no_m
         without_proxy = replace(family.store, client=family.deployment.wire)
         assert deletion.sweep(without_proxy, counters.COUNTERS, FOREVER).parents == 1
 
-    family.world.proxy.plan = acting_before({0: remove_for_good})
+    family.world.proxy.plan = before_transactions({0: remove_for_good})
     family.deployment.reconciler(family.store.client).repair(family.counter, ID, "ann", "an edit")
     assert [item["SK"]["S"] for item in family.stored_items()] == ["META#1"]
 
@@ -437,7 +437,7 @@ def test_no_process_makes_a_shard_with_a_tombstone_long_after_the_removal(family
         with killing_at(family.store, 4, before=True):  # so that the sweep puts the last tombstones
             family.remove()
     family.world.proxy.clear_requests()
-    family.world.proxy.plan = acting_before({3: lambda: family.deployment.skip(MARKS_S_MAX + 1)}, "UpdateItem")
+    family.world.proxy.plan = before_requests("UpdateItem", {3: lambda: family.deployment.skip(MARKS_S_MAX + 1)})
     family.sweep() if process == "sweep" else family.remove()
     assert len(family.world.requests("UpdateItem")) == 4, "time passed just before the fourth update"
     assert family.remove() is False

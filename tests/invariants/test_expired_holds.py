@@ -31,7 +31,7 @@ from tests import faults
 from tests.contexts import LambdaContext
 from tests.invariants.counting import ITEM, Counting, id_in_same_bucket, refusal
 from tests.invariants.simulation import Clock
-from tests.invariants.world import FIRST_SHARD, LAST_SHARD, acting_before
+from tests.invariants.world import FIRST_SHARD, LAST_SHARD, before_transactions
 
 
 def put_stock_item(counting: Counting, qty: dict[str, str], id_: str = ITEM) -> None:
@@ -173,7 +173,7 @@ def test_a_hold_that_a_caller_releases_does_not_become_overdue(counting: Countin
         call = Call(replace(counting.world.store, client=counting.world.raw), "ann")
         assert settling.settle(call, counters.STOCK, ITEM, hold_id, RELEASED)["changed"] is True
 
-    counting.world.proxy.plan = acting_before({1: release})  # 0: the refused release; 1: the move to overdue
+    counting.world.proxy.plan = before_transactions({1: release})  # 0: the refused release; 1: the move to overdue
     assert counting.sweep_until() == (0, 1, True)
     assert counting.states() == {hold_id: RELEASED}
     assert counting.stored(counters.STOCK) == 1

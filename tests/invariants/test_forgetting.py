@@ -25,7 +25,7 @@ from tally.maintenance import forgetting
 from tally.maintenance.forgetting import TraceKind
 from tally.streams import dead_letters
 from tests.invariants.deployment import LIKES, Deployment
-from tests.invariants.world import World, acting_before, killing_at
+from tests.invariants.world import World, before_transactions, killing_at
 from tests.tiers import marked_long
 
 USER = "auth0|7c20"
@@ -174,7 +174,7 @@ def test_every_trace_of_the_user_and_no_other_is_removed_and_the_history_does_no
     runs_at_start: list[Any] = []
     other_process = replace(deployment.store, client=world.raw)
     world.proxy.clear_requests()
-    world.proxy.plan = acting_before({0: lambda: runs_at_start.extend(history.forget_runs(other_process, USER))})
+    world.proxy.plan = before_transactions({0: lambda: runs_at_start.extend(history.forget_runs(other_process, USER))})
     code, out, err = forget_user(run)
     assert (code, out) == (0, "removed  2 posts, 6 children, 3 holds\nnothing is left\n")
     assert len(runs_at_start) == 1

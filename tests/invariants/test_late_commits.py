@@ -21,7 +21,7 @@ from tests import faults
 from tests.invariants.counting import new_key, refusal
 from tests.invariants.simulation import Clock
 from tests.invariants.test_settling import DAY_S, MINUTES, OWNER, QUOTA, STOCK, Budget
-from tests.invariants.world import FAULT_MIX, World, acting_before, retry_until_final
+from tests.invariants.world import FAULT_MIX, World, before_transactions, retry_until_final
 from tests.tiers import marked_long
 
 
@@ -278,7 +278,7 @@ def test_a_late_commit_is_refused_if_the_hold_is_settled_between_its_read_and_it
         acts[state]()
 
     budget.world.proxy.clear_requests()
-    budget.world.proxy.plan = acting_before({0: settle_first})
+    budget.world.proxy.plan = before_transactions({0: settle_first})
     if state == EXPIRED:
         assert budget.commit(hold_id, 20)["changed"] is True
     else:

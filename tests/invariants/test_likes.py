@@ -17,7 +17,15 @@ from tally.dynamo.contention import Spread
 from tally.errors import CounterRetiredError, KeyReusedError, NotFoundError, StoreBusyError
 from tests import faults
 from tests.invariants.threads import run_together
-from tests.invariants.world import FAULT_MIX, LAST_SHARD, POST, ShardsInTurn, World, acting_before, retry_until_final
+from tests.invariants.world import (
+    FAULT_MIX,
+    LAST_SHARD,
+    POST,
+    ShardsInTurn,
+    World,
+    before_transactions,
+    retry_until_final,
+)
 from tests.tiers import marked_long
 
 TALLY = counters.LIKES.partition_start + POST
@@ -69,7 +77,7 @@ def test_a_like_adds_to_a_shard_that_another_writer_has_just_made(spread_world: 
     spread_world.write_post()
     shard = {"PK": {"S": TALLY}, "SK": {"S": "META#1"}, "likeTally": {"N": "7"}}
     # Transaction 0 is the failed like, 1 makes the shard, and 2 is the like.
-    spread_world.proxy.plan = acting_before({1: lambda: spread_world.put(shard)})
+    spread_world.proxy.plan = before_transactions({1: lambda: spread_world.put(shard)})
     assert spread_world.like("ann")[0]["changed"] is True
     assert spread_world.shards(counters.LIKES, POST) == {"META": 0, "META#1": 8}
 
@@ -106,12 +114,12 @@ def test_a_change_with_a_key_wins_over_an_opposite_change_just_before_its_receip
     each_world.write_post()
     each_world.like("ann")
     # The condition of transaction 0 fails, and transaction 1 has only the receipt.
-    each_world.proxy.plan = acting_before({1: lambda: each_world.change_child_by_hand("ann", False)})
+    each_world.proxy.plan = before_transactions({1: lambda: each_world.change_child_by_hand("ann", False)})
     assert each_world.like("ann", key="key-1") == ({**LIKED, "changed": True, "visible": "now"}, False)
     assert each_world.likes() == (1, {"ann"})
     each_world.unlike("ann")
     # The first read finds no like, so transaction 0 has only the receipt.
-    each_world.proxy.plan = acting_before({0: lambda: each_world.change_child_by_hand("ann", True)})
+    each_world.proxy.plan = before_transactions({0: lambda: each_world.change_child_by_hand("ann", True)})
     assert each_world.unlike("ann", key="key-2") == ({"present": False, "changed": True, "visible": "now"}, False)
     assert each_world.likes() == (0, set())
 
@@ -120,7 +128,7 @@ def test_a_like_that_another_device_changes_before_each_try_is_busy_and_leaves_n
     each_world.write_post()
     each_world.like("ann")
     turns = range(2 * ATTEMPTS_MAX)  # an attempt sends up to two transactions
-    each_world.proxy.plan = acting_before(
+    each_world.proxy.plan = before_transactions(
         {turn: lambda liked=turn % 2 == 0: each_world.change_child_by_hand("ann", liked) for turn in turns}
     )
     each_world.change_child_by_hand("ann", False)

@@ -18,7 +18,7 @@ from tests import faults
 from tests.invariants.counting import ITEM, Counting, buy, new_key, refusal
 from tests.invariants.simulation import Clock
 from tests.invariants.threads import run_together
-from tests.invariants.world import FAULT_MIX, acting_before, retry_until_final
+from tests.invariants.world import FAULT_MIX, before_transactions, retry_until_final
 
 SEATS = Counter("seats", prefix="HALL", sort_key="SEATS", attribute="taken", floor=0, ceiling=10)
 LIVES = Counter("lives", prefix="GAME", sort_key="LIVES", attribute="lives", start=3, delta=-1, floor=0)
@@ -125,7 +125,7 @@ def test_a_counter_that_changes_between_the_read_and_the_commit_is_not_set(count
     key: dict[str, Any] = {"PK": {"S": counters.STOCK.partition_start + ITEM}, "SK": {"S": counters.STOCK.shard_key(0)}}
     moved_item = {**key, counters.STOCK.attribute: {"N": "7"}, "version": {"N": str(version + 1)}}
     counting.world.proxy.clear_requests()
-    counting.world.proxy.plan = acting_before({0: lambda: counting.world.put(moved_item)})
+    counting.world.proxy.plan = before_transactions({0: lambda: counting.world.put(moved_item)})
     error = refusal(partial(counting.set, counters.STOCK, 42, version, "key-1"))
     assert isinstance(error, PreconditionFailedError)
     assert error.members == {"version": version + 1}

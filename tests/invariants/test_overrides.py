@@ -43,7 +43,7 @@ from tests.invariants.counting import ITEM, Counting, new_key, refusal
 from tests.invariants.deployment import Deployment, deployed
 from tests.invariants.simulation import Clock
 from tests.invariants.threads import run_together
-from tests.invariants.world import World, acting_before, retry_until_final
+from tests.invariants.world import World, before_transactions, retry_until_final
 from tests.tiers import marked_long
 
 QUOTA = Counter(
@@ -178,7 +178,7 @@ def test_a_period_that_begins_while_the_override_changes_has_the_new_override(
         clock.pass_s(1)
         count(replace(other_process, client=world.raw), QUOTA, 1)
 
-    world.proxy.plan = acting_before({0: begin_period})
+    world.proxy.plan = before_transactions({0: begin_period})
     put_override(world.store, QUOTA, 3)
     assert refusal_members(other_process, QUOTA, 21)["limit"] == limit
 
@@ -269,7 +269,9 @@ def test_an_override_that_is_put_after_the_read_and_before_the_first_write_of_a_
     world: World, clock: Clock
 ) -> None:
     (other_process,) = new_processes(world, 1)
-    world.proxy.plan = acting_before({0: partial(put_override, replace(other_process, client=world.raw), QUOTA, 2)})
+    world.proxy.plan = before_transactions(
+        {0: partial(put_override, replace(other_process, client=world.raw), QUOTA, 2)}
+    )
     assert refusal_members(world.store, QUOTA, 5)["left"] == 2
     assert world.receipts() != [], "the receipt of the override"
     assert world.tally(QUOTA, periods.tally_id(QUOTA, ITEM, clock())) == 0
@@ -357,7 +359,7 @@ def test_a_visit_with_a_clock_that_is_ahead_is_judged_by_the_present_override(wo
         with clock.with_skew(-1):
             put_override(replace(other_process, client=world.raw), readers, 1)
 
-    world.proxy.plan = acting_before({0: put_first_override})
+    world.proxy.plan = before_transactions({0: put_first_override})
     visit("ann")
     assert refusal(partial(visit, "bob")).members["limit"] == 1
 
@@ -524,7 +526,7 @@ def test_a_value_is_set_within_the_override_of_its_id(counting: Counting) -> Non
     assert counting.set(SEATS, 25, 2)[0]["value"] == 25
     assert isinstance(refusal(partial(counting.set, SEATS, 31, 3)), LimitReachedError)
     other_process = replace(new_processes(counting.world, 1)[0], client=counting.world.raw)
-    counting.world.proxy.plan = acting_before({0: partial(put_override, other_process, SEATS, 5)})
+    counting.world.proxy.plan = before_transactions({0: partial(put_override, other_process, SEATS, 5)})
     assert isinstance(refusal(partial(counting.set, SEATS, 20, 3)), PreconditionFailedError)
     assert isinstance(refusal(partial(counting.set, SEATS, 20, 4)), LimitReachedError)
     assert counting.stored(SEATS) == 25

@@ -12,7 +12,7 @@ from tally.counting import posts, tallies
 from tally.dynamo import keys
 from tally.errors import EditConflictError, ForbiddenError, NotFoundError
 from tests import faults
-from tests.invariants.world import POST, World, acting_before
+from tests.invariants.world import POST, World, before_requests, before_transactions
 
 
 def stored_post(world: World, post_id: str = POST) -> tuple[int, str]:
@@ -40,7 +40,7 @@ def test_an_edit_that_loses_every_race_is_a_conflict_and_counts_nothing(world: W
             ExpressionAttributeValues={":one": {"N": "1"}},
         )
 
-    world.proxy.plan = acting_before(dict.fromkeys(range(20), edit_first))
+    world.proxy.plan = before_transactions(dict.fromkeys(range(20), edit_first))
     world.proxy.clear_requests()
     with pytest.raises(EditConflictError):
         world.write_post(text="mine")
@@ -57,7 +57,7 @@ def test_a_post_belongs_to_the_author_who_creates_it_first(world: World) -> None
         }),
     }  # fmt: skip
     world.put({"PK": {"S": f"POST#{POST}"}, "SK": {"S": "META.BODY"}, "body": {"S": "theirs"}})
-    world.proxy.plan = acting_before(create_first)
+    world.proxy.plan = before_transactions(create_first)
     with pytest.raises(ForbiddenError):
         world.write_post(text="mine", author="ann")
     assert stored_post(world) == (0, "theirs")
@@ -68,7 +68,7 @@ def test_a_post_without_its_text_is_read_twice_and_is_not_found(world: World) ->
     world.write_post(text="here")
     [text] = [item for item in world.items() if "body" in item]
     world.delete(keys.key(f"POST#{POST}", "META.BODY"))
-    world.proxy.plan = acting_before({1: lambda: world.put(text)}, "Query")
+    world.proxy.plan = before_requests("Query", {1: lambda: world.put(text)})
     world.proxy.clear_requests()
     assert world.read_post()["body"] == "here"
     world.delete(keys.key(f"POST#{POST}", "META.BODY"))

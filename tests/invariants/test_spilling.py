@@ -21,7 +21,7 @@ from tally.dynamo.keys import Item, removal_pair_of
 from tally.errors import ChangeRefusedError, NotFoundError, StoreBusyError
 from tests import faults
 from tests.faults import Fault
-from tests.invariants.world import POST, VIDEO, World, acting_before
+from tests.invariants.world import POST, VIDEO, World, before_transactions
 
 PAGES = Counter("pages", prefix="PAG", sort_key="TOTAL", attribute="number", visible="soon")
 ONE_SHARD = Counter("one", prefix="ONE", sort_key="TOTAL", attribute="number", max_shards=1)
@@ -310,7 +310,7 @@ def test_an_unlike_is_stamped_with_its_minute_and_the_pair_name_of_the_like_that
         removed_like = unstamped | {
             name: value for name, value in (("at", {"N": "1"}), ("nonce", {"S": "b"})) if name in new_stamps
         }
-        world.proxy.plan = acting_before({0: lambda: world.put(removed_like)})
+        world.proxy.plan = before_transactions({0: lambda: world.put(removed_like)})
     assert world.unlike("ann")[0]["changed"] is True
     assert world.likes() == (0, set())
     (meta,) = (item for item in world.items(LIKES_OF_POST) if item["SK"]["S"] == "META")

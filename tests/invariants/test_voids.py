@@ -24,7 +24,7 @@ from tests import faults
 from tests.invariants.counting import new_key, refusal
 from tests.invariants.deployment import deployed
 from tests.invariants.simulation import Clock
-from tests.invariants.world import FAULT_MIX, World, acting_before, retry_until_final
+from tests.invariants.world import FAULT_MIX, World, before_transactions, retry_until_final
 from tests.tiers import marked_long
 
 BUDGET = Counter("budget", prefix="BUDGET", sort_key="LEFT", attribute="credits", start=100, floor=0)
@@ -227,7 +227,7 @@ def test_a_change_that_reuses_the_key_before_the_write_of_a_void_is_not_voided(s
         replace(shop, world=without_proxy).add(BUDGET, -7, "order-1")
 
     shop.world.proxy.clear_requests()
-    shop.world.proxy.plan = acting_before({0: reuse_key})
+    shop.world.proxy.plan = before_transactions({0: reuse_key})
     assert refusal(partial(shop.void, BUDGET, "order-1")).detail == "Another change has just used this key."
     shop.world.proxy.plan = faults.no_faults
     assert shop.number(BUDGET) == 100 - 5 - 7

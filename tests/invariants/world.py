@@ -183,7 +183,7 @@ class World(ConsumerWorld):
         self.edit(1 if liked else -1, self.child_counter, post_id)
 
     def requests(self, operation: str | None = None, *, forwarded: bool = False) -> list[dict[str, Any]]:
-        """Returns the bodies of the requests that the proxy keeps. `forwarded`: only of requests that the engine got."""
+        """Returns the bodies of the proxy's kept requests. `forwarded`: only of requests that the engine got."""
         return [
             json.loads(request.body)
             for request in self.proxy.requests
@@ -197,7 +197,11 @@ class World(ConsumerWorld):
             yield meter.billed
 
 
-def acting_before(actions: Mapping[int, Callable[[], object]], operation: str = "TransactWriteItems") -> Plan:
+def before_transactions(actions: Mapping[int, Callable[[], object]]) -> Plan:
+    return before_requests("TransactWriteItems", actions)
+
+
+def before_requests(operation: str, actions: Mapping[int, Callable[[], object]]) -> Plan:
     """Returns a plan by which another client acts before requests. `actions`: by the request's number, from 0."""
 
     def plan(name: str, body: bytes, number: int) -> None:

@@ -238,8 +238,9 @@ def _due_of_tally(call: Call, counter: Counter, id_: str) -> Iterator[Item]:
     counter_and_id, table = hold_items.key_part(counter.name, id_), call.store.settings.ledger_table
     bucket_number = hold_items.bucket(counter, id_)
     of_tally = {"target": {"S": id_}, "state": {"S": HELD}}.items()  # `<=` tests whether a hold has both attributes
-    # A hold whose expiry a limit refused is overdue, and `due_pages` lacks it. A counter that takes holds has only one
-    # limit, which refuses expiries in the direction of the change. They make no room, so overdue holds are not read.
+    # A hold whose expiry failed is overdue, and `due_pages` lacks it. A counter that takes holds has only one limit,
+    # which refuses expiries in the direction of the change. They make no room, so overdue holds are not read. After
+    # another failure, as of a deploy without the counter, a change may be refused until the next sweep.
     if not counter.takes_holds:
         first = f"{OVERDUE}{counter_and_id}#"
         page = queries.query(call.store, table, f"HOLDS#{bucket_number}", first, f"{first}~", Limit=DUE_PAGE_MAX)

@@ -21,6 +21,8 @@ class History {
   changes = [];
   /** The changes of likes that callers or the client made, by their key, in their order. */
   likeChanges = new Map();
+  /** The keys of changes that ended in doubt, perhaps in another page than the caller's. */
+  doubtfulKeys = new Set();
   /** `user`: who is signed in. `signIn`: the sign-in's number. `failure`: how `user` or `token` fails, or "none". */
   session = { user: undefined, signIn: 0, failure: "none" };
 
@@ -52,7 +54,8 @@ class History {
         return Promise.resolve(token(session.failure === "token of another user" ? "eve" : session.user, session.signIn));
       },
     });
-    tab.client.addEventListener("change", ({ detail: { entry } }) => {
+    tab.client.addEventListener("change", ({ detail: { entry, outcome } }) => {
+      if (outcome?.state === "doubt") this.doubtfulKeys.add(entry.key);
       if (entry.present == null || this.likeChanges.has(entry.key)) return;
       this.likeChanges.set(entry.key, { ...entry, tab, stored: !model.isStorageFull && !tab.isStorageDenied });
     });
@@ -245,7 +248,7 @@ class History {
       if (operation === "delete_anonymous" && !callersKeys.has(key))
         assert.ok(this.forgotBrowser || changedByUser.has(id), `the likes of ${id} are one too low`);
     }
-    const hasDoubts = [...this.likeChanges.values()].some(({ key, tab }) => tab.outcomes.get(key)?.[0].state === "doubt");
+    const hasDoubts = [...this.likeChanges.keys()].some((key) => this.doubtfulKeys.has(key));
     if (!this.isStorageReliable || this.cleared || hasDoubts) return;
     const users = USERS.flatMap((user) => POSTS.map((id) => `${user} ${id}`));
     for (const [liker, present] of server.likes) assert.ok(users.includes(liker) || !present, `${liker} is not a user's like`);
@@ -256,7 +259,7 @@ class History {
     const lastChanges = new Map();
     // If the storage was full, only the page's memory has a denied change. If the page closes, the change is lost.
     const isLostInMemory = ({ tab, outcome }) => !this.isStorageReliable && tab.dead && outcome?.state === "denied";
-    const mayBeLost = (change) => change.forgotten || change.outcome?.state === "doubt" || !change.stored || isLostInMemory(change);
+    const mayBeLost = (change) => change.forgotten || this.doubtfulKeys.has(change.key) || !change.stored || isLostInMemory(change);
     const callers = new Map(this.changes.map((change) => [change.key, change]));
     for (const entry of this.likeChanges.values()) {
       const change = callers.get(entry.key) ?? { ...entry, outcome: entry.tab.outcomes.get(entry.key)?.[0] };

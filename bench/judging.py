@@ -82,7 +82,7 @@ def judge_once(endpoint: str) -> Judging:
     cpu_s = time.process_time()
     result = judge.judge(store, watermark_, complete_s, until_s=store.clock() + JUDGE_S_MAX)
     cpu_s = time.process_time() - cpu_s
-    if (result.minutes, result.changes, watermark.last_judged_minute(store)) != (1, 0, MINUTE):
+    if (result.minutes, result.changes, watermark.read(store).judged) != (1, 0, MINUTE):
         raise LocalError(f"the judge was wrong: {result}")
     note_judged(store, MINUTE - 1)
     return Judging(cpu_s, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)

@@ -38,7 +38,7 @@ def excerpt_of(image: Image, name: str) -> str:
 
 
 def has_value(image: Image, name: str, wanted: str | int | bool) -> bool:
-    """Returns whether an attribute has this value, and the DynamoDB type of this value."""
+    """Returns whether an attribute equals this value and has its DynamoDB type."""
     value = image.get(name)
     if not isinstance(value, Mapping):
         return False
@@ -53,7 +53,7 @@ def has_value(image: Image, name: str, wanted: str | int | bool) -> bool:
 
 
 def has_value_as_other_type(image: Image, name: str, wanted: str | int | bool) -> bool:
-    """Returns whether an attribute has this value, but with another DynamoDB type: the text "12" for the number 12."""
+    """Returns whether an attribute has this value, but with another DynamoDB type: "12" for 12, or "true" for True."""
     value = image.get(name)
     if not isinstance(value, Mapping) or (isinstance(wanted, str) and "S" in value):
         return False

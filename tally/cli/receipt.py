@@ -6,7 +6,6 @@ import argparse
 import json
 
 from tally import fields
-from tally.counter import ITEMS
 from tally.counting import batch, receipts
 from tally.dynamo.client import Call
 from tally.errors import InvalidInputError
@@ -32,8 +31,8 @@ def _add_arguments(parser: Parser, counters: Counters) -> None:
 
 def _check_options(args: argparse.Namespace) -> None:
     values.complete_id(args)
-    if args.counter.counts == ITEMS and (refusal := fields.refusal_unless_counts(args.counter)):
-        raise UsageError(refusal.detail)
+    if args.counter.items is not None:
+        raise UsageError(fields.refusal_of_kind(args.counter).detail)
     if args.counter.unique:
         hint = "send the visit again, and the answer says if it is new"
         raise UsageError(f"{args.counter.name} counts visitors, not keys: {hint}")

@@ -22,7 +22,7 @@ def child_name(counter: Counter, id_: str, secret: str) -> str:
     return CHILD_NAME_PREFIX + pseudonym(secret, f"{counter.name}/{id_}")
 
 
-def since_s(child: str, at_s: int) -> int:
+def stored_at_s(child: str, at_s: int) -> int:
     """Returns the time that a child's item stores: `at_s`, or for a browser the start of the day (UTC) of `at_s`.
 
     The access log has the address and the second of each request, so the second of an item would tell whose item it is.

@@ -217,7 +217,7 @@ def _removal_write(request: _ChildRequest, child: Item) -> Write:
         return {"Delete": {**write, "Key": request.location["Key"]}}
     has_user = not request.id.startswith(anonymous.CHILD_NAME_PREFIX)
     tombstone = {name: child[name] for name in ("at", "rollup")}  # a recount sees that the rollup may not have added it
-    tombstone[TOMBSTONE] = {"N": str(anonymous.since_s(request.id, int(clock.now_s())))}
+    tombstone[TOMBSTONE] = {"N": str(anonymous.stored_at_s(request.id, int(clock.now_s())))}
     tombstone["nonce"] = {"S": request.call.nonce}
     tombstone["expiration"] = {"N": str(expiration_s(TOMBSTONE_KEPT_S, has_user=has_user))}
     return {"Put": {**write, "Item": {**request.location["Key"], **tombstone}}}
@@ -240,7 +240,7 @@ def _answer_unchanged(request: _ChildRequest) -> Body:
 def _child_write(request: _ChildRequest, minute: int, **mark: Item) -> Write:
     item = {
         **request.location["Key"],
-        CREATED_AT: {"N": str(anonymous.since_s(request.id, int(clock.now_s())))},
+        CREATED_AT: {"N": str(anonymous.stored_at_s(request.id, int(clock.now_s())))},
         "at": {"N": str(minute)},
         "nonce": {"S": request.call.nonce},
         **mark,

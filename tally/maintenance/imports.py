@@ -1,9 +1,10 @@
 """Imports numbers and children that were counted elsewhere. A run counts each chunk of rows once.
 
 The chunks depend only on the rows. So if a run was killed and is started a second time, the run makes the same chunks,
-and finds the receipts of the chunks that were committed. A receipt has a digest of the chunk's rows, so other rows
-under the same name are refused. An import is an accepted change, so the journal expects it. But an import is not
-traffic. Imported receipts and children have a mark, so series list imports apart, and top lists leave imports out.
+and finds the receipts of the chunks that were committed. A receipt has a digest of the chunk's rows, so a run with
+the same name and other rows is refused. An import is an accepted change, so the journal expects the import. But an
+import is not traffic. Imported receipts and children have a mark, by which series list imports apart, and top lists
+leave imports out.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
 from .. import fields
-from ..counter import ITEMS, Counter
+from ..counter import Counter
 from ..counting import anonymous, batch, increments, tallies
 from ..counting.batch import Batch
 from ..counting.children import CREATED_AT, accepts_children_condition
@@ -36,8 +37,8 @@ from ..errors import AlreadyCountedError, LimitReachedError, PreconditionFailedE
 KEPT_DAYS = 30
 """The life of an import's receipts. The options of the counter and of the deployment do not change this life."""
 RESTART_S = (KEPT_DAYS - 1) * 24 * 3600
-"""For how long a run that was killed may be started a second time: all of its receipts still exist."""
-VALUE_MAX = 10**37  # of one row: a tally has at most 38 digits, so nine such rows fit into it
+"""After this time, a killed run may not be started a second time, because its first receipts expire a day later."""
+VALUE_MAX = 10**37  # of one row: a tally has at most 38 digits, so a tally has room for nine such rows
 ROWS_MAX = 1000  # of a chunk, even if all rows are of one tally
 PARENTS_MAX = 100  # DynamoDB's limit of a BatchGetItem
 
@@ -87,12 +88,12 @@ def refusal_of_import(counter: Counter, *, children: bool) -> str:
     """Returns why numbers, or `children`, cannot be imported into a counter; empty if they can."""
     if counter.retired:
         return f"{counter.name} is retired: it takes no more changes"
-    if counter.counts == ITEMS and (refusal := fields.refusal_unless_counts(counter)):
-        return refusal.detail
+    if counter.items is not None:
+        return fields.refusal_of_kind(counter).detail
     if counter.counts_children and not children:
-        return f"{counter.name} counts items: import the items with --children {counter.name}"
+        return f"{counter.name} counts children: import the children with --children {counter.name}"
     if children and not counter.counts_children:
-        return f"{counter.name} counts no items: import its numbers with --counter {counter.name}"
+        return f"{counter.name} counts no children: import its numbers with --counter {counter.name}"
     return ""
 
 
@@ -127,7 +128,8 @@ def _chunked(rows: Iterable[Row], fits: Callable[[int, int], bool]) -> Iterator[
 def import_numbers(call: Call, counter: Counter, run: str, chunk: Chunk[NumberRow]) -> list[RefusedRow]:
     """Counts a chunk once. Returns the rows that a limit refused. `run`: the name of the run.
 
-    If the run has counted other rows at this place, raises KeyReusedError. Raises as batch.count does.
+    The amounts were used before, so they may exceed a limit by the debt. If the run has counted other rows at this
+    place, raises KeyReusedError. Raises CounterRetiredError and StoreBusyError.
     """
     name = f"{run}/{chunk.place}"
     own_day = chunk.rows[0].day
@@ -144,11 +146,11 @@ def import_numbers(call: Call, counter: Counter, run: str, chunk: Chunk[NumberRo
                     debt=counter.debt,
                 )  # fmt: skip
             return []
-        changes = Batch(len(chunk.rows), sums, dict.fromkeys(sums, 0), may_use_debt=True)
-        key_ = f"{counter.name}/{name}"  # the receipts of all batches have one target, without the counter
+        changes = Batch(len(chunk.rows), sums, first_entry=dict.fromkeys(sums, 0), may_use_debt=True)
+        key_ = f"{counter.name}/{name}"  # the name of a batch's receipt does not have the counter
         batch.count(call, changes, operation=IMPORT, key=key_, soon=False, days=KEPT_DAYS, imported_day=own_day)
     except (LimitReachedError, PreconditionFailedError) as error:
-        # Keeps only the reason, because the command prints the line number, and other rows may be counted.
+        # Drops the entry, because the command prints the line, and the end, because other rows may be counted.
         why = error.detail.rpartition(": ")[2].removesuffix(" Nothing was counted.")
         return [RefusedRow(row.line, why) for row in chunk.rows]
     return []
@@ -168,11 +170,11 @@ def missing_parents(call: Call, counter: Counter, ids: Sequence[str]) -> set[str
 def import_children(call: Call, counter: Counter, run: str, chunk: Chunk[ChildRow]) -> Body:
     """Puts the children of a chunk once, and moves their tallies. Returns `{"imported","already","missing"}`.
 
-    `already`: how many rows are of children that existed before, or of an earlier row. `missing`: the lines of children
-    whose parents do not exist. If the run has put other children at this place, raises KeyReusedError.
-    Raises StoreBusyError. A browser's child gets only the day on which it was put (anonymous.py).
+    `already`: how many rows have a child that existed before or that an earlier row has, too. `missing`: the lines of
+    children whose parents do not exist. Of the time of a browser's child, only the day is stored (anonymous.py).
+    If the run has put other children at this place, raises KeyReusedError. Raises StoreBusyError.
     """
-    chunk = chunk._replace(rows=[row._replace(at_s=anonymous.since_s(row.child, row.at_s)) for row in chunk.rows])
+    chunk = chunk._replace(rows=[row._replace(at_s=anonymous.stored_at_s(row.child, row.at_s)) for row in chunk.rows])
     payload = {"children": [[row.id, row.child, row.at_s] for row in chunk.rows]}
     receipt_key = ReceiptKey(IMPORT, counter.name, f"{run}/{chunk.place}", payload, KEPT_DAYS)
     return count_once(call, receipt_key, lambda draft: _import_chunk(call, counter, chunk, draft)).body
@@ -211,7 +213,7 @@ def _import_chunk(call: Call, counter: Counter, chunk: Chunk[ChildRow], draft: R
 
 
 def _import_writes(call: Call, counter: Counter, todo: Sequence[ChildRow], parents: Sequence[str]) -> list[Write]:
-    """Returns a Put for each child that does not exist, and an Update for the tally of each parent that exists."""
+    """Returns Puts, which fail if the child exists, and Updates of tallies, which fail if the parent does not exist."""
     table, minute = call.store.settings.counts_table, minute_now(call)
     unless_present = {"ConditionExpression": f"attribute_not_exists(SK) OR attribute_exists({TOMBSTONE})"}
     puts = list[Write]()

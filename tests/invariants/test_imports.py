@@ -546,9 +546,9 @@ def test_an_import_keeps_limits_and_sets_a_number_with_a_start_once(store: Store
 
 def test_an_import_with_the_wrong_option_or_into_a_retired_counter_is_refused(run: Command) -> None:
     path = run.file(NUMBERS_HEADER, "x,97")
-    with pytest.raises(CommandError, match="counts items: import the items with --children likes"):
+    with pytest.raises(CommandError, match="counts children: import the children with --children likes"):
         run("import", path, "--counter", "likes")
-    with pytest.raises(CommandError, match="plays counts no items"):
+    with pytest.raises(CommandError, match="plays counts no children"):
         run("import", path, "--children", "plays")
     for counter in (counters.MEMBERS, USAGE):
         retired = replace(counter, retired=True)
@@ -578,7 +578,7 @@ def test_an_import_may_go_beyond_the_limit_by_the_debt_of_the_counter_and_not_by
     assert [[row.line for row in rows_of_chunk] for rows_of_chunk in refused_rows] == [[], [3]]
     assert [read_number(store, stock, id_) for id_ in "ab"] == [-50, start]
     tally = Tally(stock, "b")
-    change = Batch(1, {tally: -start - 1}, {tally: 0})  # a change by which the tally falls from `start` to -1
+    change = Batch(1, {tally: -start - 1}, first_entry={tally: 0})  # the tally would fall from `start` to -1
     with pytest.raises(LimitReachedError):  # the batch of a caller may not use the debt
         batch.count(Call(store), change, operation="change", key="key-1", soon=False)
 

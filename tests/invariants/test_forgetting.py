@@ -69,7 +69,7 @@ def add_stock(deployment: Deployment, amount: int) -> None:
 
 
 def leave_traces(deployment: Deployment) -> None:
-    """Store traces of other users, and of the user two posts, four likes, two memberships and two holds."""
+    """Store two posts, four likes, two memberships and two holds of the user, and traces of other users."""
     for post in ("own1", "own2"):
         posts.write_post(Call(deployment.store, QUOTED), LIKES, post, "mine")
         deployment.like("bob", post=post)
@@ -161,20 +161,20 @@ def test_a_hold_that_is_changed_or_settled_after_the_command_found_it_is_removed
 def test_every_trace_of_the_user_and_no_other_is_removed_and_the_history_does_not_have_the_name(
     deployment: Deployment, run: Run, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An expired hold is removed, too. The history has the run before the first removal, so a kill hides no run."""
+    """An expired hold is removed, too. The command writes the run into the history before it removes anything. So a run
+    that is killed is in the history, too."""
     monkeypatch.setattr(deletion, "TOMBSTONE_KEPT_S", 60)  # so the sweeps below finish the removal of the posts
     leave_traces(deployment)
     place_hold(deployment, amount=4, ttl_s=60)
     deployment.skip(120)
     assert trace_names(deployment) == sorted([*ALL_TRACES, "hold"])
-    marker = dead_letters.store_and_mark(
+    marker_write = dead_letters.store_and_mark(
         Call(deployment.store), deployment.objects, "bookkeeper", "counts", "s-0", "7", {}, "for a test"
     )
-    deployment.store.client.put_item(**marker["Put"])
+    deployment.store.client.put_item(**marker_write["Put"])
     runs_at_start: list[Any] = []
-    other_process = replace(deployment.store, client=world.raw)
-    world.proxy.clear_requests()
-    world.proxy.plan = before_transactions({0: lambda: runs_at_start.extend(history.forget_runs(other_process, USER))})
+    raw_store = replace(deployment.store, client=world.raw)
+    world.proxy.plan = before_transactions({0: lambda: runs_at_start.extend(history.forget_runs(raw_store, USER))})
     code, out, err = forget_user(run)
     assert (code, out) == (0, "removed  2 posts, 6 children, 3 holds\nnothing is left\n")
     assert len(runs_at_start) == 1
@@ -183,7 +183,7 @@ def test_every_trace_of_the_user_and_no_other_is_removed_and_the_history_does_no
     assert "failed events may name the user for 14 more days" in err
     assert trace_names(deployment) == []
     for _ in range(3):
-        deletion.sweep(deployment.store, counters.COUNTERS, float("inf"))
+        deletion.sweep(deployment.store, counters.COUNTERS, until_s=float("inf"))
         deployment.run(1)
     assert keys_that_name_the_user(world) == []
     for post in ("a", "b"):
@@ -256,7 +256,7 @@ def test_the_command_leaves_children_of_removed_parents_to_the_sweep(deployment:
     for trace in (post, post, post._replace(id="removed for good")):
         forgetting.forget_trace(Call(deployment.store, QUOTED), counters.COUNTERS, trace)
     assert "child own1" in trace_names(deployment)
-    deletion.sweep(deployment.store, counters.COUNTERS, float("inf"))
+    deletion.sweep(deployment.store, counters.COUNTERS, until_s=float("inf"))
     assert trace_names(deployment) == ["child b", "child c", "child hot", "hold", "hold", "post own2"]
 
 

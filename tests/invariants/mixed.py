@@ -14,12 +14,12 @@ from tally.dynamo.client import Call
 from tally.errors import LimitReachedError, ParentRemovedError
 from tests.invariants.simulation import SimulatedWorld
 from tests.invariants.traffic import Traffic
-from tests.invariants.truth import MINS, SOON_MINS, amount_of, tally_of
+from tests.invariants.truth import MINUTES, SOON_MINUTES, amount_of, tally_of
 
 
 class Mixed(Traffic):
     """Traffic in which every second change, on average, is of the kinds in this module. `hot`: the change meets a hot
-    tally, and spills if it may. A method that makes the same change in both cases names this parameter `_`."""
+    tally, and spills if it may. A method that ignores `hot` names this parameter `_`."""
 
     def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
@@ -40,9 +40,9 @@ class Mixed(Traffic):
         """Count a batch. Its caller wants the changes visible now, or lets all of them spill."""
         soon = self.chance.random() < 0.3
         entries = [{"counter": "plays", "id": f"v{number}"} for number in range(self.chance.randint(1, 3))]
-        entries += [{"counter": "usage", "id": "u1", "amount": 2}, {"counter": "soon_mins", "id": "k", "amount": 2}]
+        entries += [{"counter": "usage", "id": "u1", "amount": 2}, {"counter": "soon_minutes", "id": "k", "amount": 2}]
         if not soon:
-            entries += [{"counter": "stock", "id": "i0", "amount": 3}, {"counter": "mins", "id": "k", "amount": 1}]
+            entries += [{"counter": "stock", "id": "i0", "amount": 3}, {"counter": "minutes", "id": "k", "amount": 1}]
         parsed = batch.parse_batch(entries, counters.COUNTERS, time.time(), soon=soon)
         self._set_contention(counters.PLAYS, "v0", hot)
         batch.count(Call(self.world.store), parsed, operation="change", key=secrets.token_hex(12), soon=soon)
@@ -82,22 +82,22 @@ class Mixed(Traffic):
 
     def change_minute(self, hot: bool) -> None:
         """Change the tally of this minute, which is kept for some minutes."""
-        self.increment(MINS, periods.tally_id(MINS, "k", time.time()), 1, hot)
+        self.increment(MINUTES, periods.tally_id(MINUTES, "k", time.time()), 1, hot)
 
     def change_soon_minute(self, hot: bool) -> None:
         """Change the tally of this minute of a counter whose changes always spill."""
-        self.increment(SOON_MINS, periods.tally_id(SOON_MINS, "k", time.time()), 1, hot)
+        self.increment(SOON_MINUTES, periods.tally_id(SOON_MINUTES, "k", time.time()), 1, hot)
 
     def take_number(self, _: bool) -> None:
         """Take a ticket, or a place in a contest."""
         counter: Counter = self.chance.choice([counters.TICKET, counters.CONTEST])
         change = Increment(counter, "t", counter.delta or 0, "count", secrets.token_hex(12), {"counted": True})
-        tally = counter.name, "t"
+        name_and_id = counter.name, "t"
         with contextlib.suppress(LimitReachedError):
             increments.count(Call(self.world.store), change)
-            if tally not in self.truth.accepted:
-                self.truth.accepted[tally] = self.truth.starts[tally] = counter.start
-            self.truth.accepted[tally] += change.amount
+            if name_and_id not in self.truth.accepted:
+                self.truth.accepted[name_and_id] = self.truth.starts[name_and_id] = counter.start
+            self.truth.accepted[name_and_id] += change.amount
         self._note_spilled()
 
     def expire(self) -> None:
@@ -107,10 +107,10 @@ class Mixed(Traffic):
     def expire_periods(self, _: bool = False) -> None:
         """Remove the items of past periods and some receipts, as DynamoDB's TTL does."""
         world, now_s = self.world, self.world.clock.now_s
-        world.schedule_new_records()
+        world.schedule_new_records()  # so the new records below are of the removals alone
         for item in world.scan("counts"):
             tally = tally_of(item)
-            if tally and tally[0] in ("mins", "soon_mins") and int(item["expiration"]["N"]) < now_s:
+            if tally and tally[0] in ("minutes", "soon_minutes") and int(item["expiration"]["N"]) < now_s:
                 world.delete({name: item[name] for name in ("PK", "SK")})
                 self.truth.accepted[tally] -= amount_of(tally, item)
         receipts = [item for item in world.scan("receipts") if not item["id"]["S"].startswith("heartbeat#")]
@@ -118,4 +118,5 @@ class Mixed(Traffic):
             world.wire.delete_item(TableName=world.name("receipts"), Key={"id": item["id"]})
         for record in world.schedule_new_records():
             if record["eventName"] == "REMOVE":
+                # The consumers get the record later, and see that TTL removed the item.
                 record["userIdentity"] = {"type": "Service", "principalId": "dynamodb.amazonaws.com"}

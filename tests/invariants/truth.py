@@ -48,9 +48,9 @@ class Truth:
         return sum(amount for minute, amount in self.drifts[tally] if minute <= last_minute) + self.repaired[tally]
 
 
-MINS = Counter("mins", prefix="MIN", sort_key="M", attribute="m", period="minute", keep_periods=2)
-SOON_MINS = replace(MINS, name="soon_mins", prefix="SOONMIN", visible="soon", keep_periods=3)
-DECLARED = {**counters.COUNTERS, "mins": MINS, "soon_mins": SOON_MINS}
+MINUTES = Counter("minutes", prefix="MIN", sort_key="M", attribute="m", period="minute", keep_periods=2)
+SOON_MINUTES = replace(MINUTES, name="soon_minutes", prefix="SOONMIN", visible="soon", keep_periods=3)
+DECLARED = {**counters.COUNTERS, "minutes": MINUTES, "soon_minutes": SOON_MINUTES}
 _COUNTERS: dict[str, list[Counter]] = defaultdict(list)
 for _counter in DECLARED.values():
     _COUNTERS[_counter.prefix].append(_counter)

@@ -63,7 +63,7 @@ class IntendedChange:
     """The time up to which a late copy of an earlier request may arrive, on the monotonic clock."""
     attempts: int = 0
     made_s: float = field(default_factory=time.time)  # the tally is of the period of this time, or of a later period
-    void: Callable[..., Any] | None = None
+    send_void: Callable[..., Any] | None = None
     """Voids the change by its key. None: its counter has no voids."""
 
     def notes(self, outcome: str, detail: object = "") -> list[Note]:
@@ -96,7 +96,7 @@ def increment(store: Store, entry: IntendedEntry, key: str) -> IntendedChange:
         return [_counted_note(entry, periods.tally_id_of_answer(id_, body), intent.made_s, key, body.get("number", ""))]
 
     undo = partial(changes.void, counter=counter, id=id_, key=key) if counter.is_batchable else None
-    intent = IntendedChange(key, [entry], send, notes_of_answer, void=undo)
+    intent = IntendedChange(key, [entry], send, notes_of_answer, send_void=undo)
     return intent
 
 
@@ -135,7 +135,7 @@ def batch(store: Store, faultless: Store, entries: Sequence[IntendedEntry], key:
             for entry in entries
         ]
 
-    intent = IntendedChange(key, entries, send, notes_of_answer, void=partial(changes.void_changes, key=key))
+    intent = IntendedChange(key, entries, send, notes_of_answer, send_void=partial(changes.void_changes, key=key))
     return intent
 
 
@@ -145,8 +145,8 @@ def void(store: Store, counted: IntendedChange, tally_ids: Sequence[str]) -> Int
     voided = [entry._replace(id=tally_id, amount=-entry.amount) for entry, tally_id in pairs]
 
     def send() -> Answer:
-        assert counted.void is not None, "its counter has no voids"
-        return _answer_of(counted.void(Call(store, counters=counters.COUNTERS)))
+        assert counted.send_void is not None, "its counter has no voids"
+        return _answer_of(counted.send_void(Call(store, counters=counters.COUNTERS)))
 
     return IntendedChange("", voided, send, lambda body: [entry.note(notes.COUNTED, "") for entry in voided])
 

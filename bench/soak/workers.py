@@ -33,6 +33,7 @@ THREADS = 24  # clients in one process
 BURST_MAX, BATCH_MAX = 90, 6  # increments of a burst, changes of a batch
 IMPORT_MAX, CRASHES_MAX, CRASH_WRITES_MAX = 300, 3, 5  # of an import: rows, crashes, and writes before each crash
 TTL_S_MAX = 6  # a hold expires after 2 to 6 s, so some holds expire before their client settles them
+VOID_AFTER_S_MAX = 6  # a void begins at most so long after the answer to its change
 CHILDREN = 15  # the children that a client puts and removes under each parent; no other client changes them
 HOT_SHARE = 0.3  # the share of the changes that go to the first two ids of a counter, or to its first parent
 
@@ -65,7 +66,7 @@ PARENTS = {counters.LIKES: _ids("p{}", 10), counters.HEARTS: _ids("h{}", 5), cou
 """The parents of each counter of children."""
 WEIGHTS = {"burst": 8.0, "batch": 4, "child": 25, "hold": 4, "set": 2, "import": 0.4, "visitor": 3}
 WEIGHTS |= {name: kind.weight for name, kind in INCREMENTS.items()}
-"""How often a client makes each kind of change. A name is in INCREMENTS, or is a method's, such as Client._burst."""
+"""How often a client makes each kind of change. A name is a key of INCREMENTS, or a method's name: Client._burst."""
 BATCHABLE = [kind for kind in INCREMENTS.values() if kind.counter.is_batchable]
 IMPORTABLE = [kind.counter for kind in INCREMENTS.values() if not kind.counter.pages] + list(PARENTS)
 LONG_WAIT_S, LONG_WAIT_SHARE = 30.0, 0.1  # LONG_WAIT_SHARE of the retries wait for up to LONG_WAIT_S
@@ -97,8 +98,10 @@ def split(operations: int, parts: int) -> list[int]:
 
 
 def work(setup: SoakSetup, number: int, operations: int) -> None:
-    """Make changes of `operations` operations, and return when each change has its final answer. `number`: of the
-    worker."""
+    """Make changes until they have `operations` operations, and return when each change has its final answer.
+
+    `number`: the number of this worker.
+    """
     set_up_process(setup, f"worker-{number}")
     for_imports = setup.store(setup.faulty_endpoint)
     stores = Stores(
@@ -134,7 +137,7 @@ class Client:
     def __init__(self, setup: SoakSetup, name: str, stores: Stores, write: Callable[[Note], None]) -> None:
         from . import intended_changes  # after `set_up_process`: the import reads the environment
 
-        self._intended, self._setup, self._name = intended_changes, setup, name
+        self._intended_changes, self._setup, self._name = intended_changes, setup, name
         self._stores, self._write = stores, write
         self._chance = random.Random(f"{setup.seed}/{name}")
         self._numbers = itertools.count()  # for keys, and to order changes that are due at the same time
@@ -155,7 +158,7 @@ class Client:
         """For each child that a late request may change: until when, the child, and whether the child then exists."""
 
     def run(self, operations: int) -> None:
-        """Make changes of `operations` operations, and return when each change has its final answer."""
+        """Make changes until they have `operations` operations, and return when each change has its final answer."""
         self._operations_max = operations
         try:
             while self._begun_operations < operations:
@@ -169,7 +172,7 @@ class Client:
             raise
 
     def _shorten_waits(self) -> None:
-        """Make each waiting change due as soon as no late copy of the change can arrive, and each repeat due now. If
+        """Make each waiting change due as soon as no late copy of the change can arrive. Make each repeat due now. If
         no change is due, sleep for up to 0.1 s."""
         now_s = time.monotonic()
         self._waiting = [
@@ -213,10 +216,10 @@ class Client:
     def _entry(self, kind: IncrementKind) -> IntendedEntry:
         is_hot = self._chance.random() < HOT_SHARE
         id_ = self._chance.choice(kind.ids[:2] if is_hot else kind.ids)
-        return self._intended.IntendedEntry(kind.counter, id_, self._chance.choice(kind.amounts))
+        return self._intended_changes.IntendedEntry(kind.counter, id_, self._chance.choice(kind.amounts))
 
     def _increment(self, kind: IncrementKind) -> IntendedChange:
-        return self._intended.increment(self._stores.faulty, self._entry(kind), self._key())
+        return self._intended_changes.increment(self._stores.faulty, self._entry(kind), self._key())
 
     def _burst(self, operations_left: int) -> None:
         """Make many increments, one after the other."""
@@ -230,21 +233,21 @@ class Client:
         """Return a batch of changes under one key."""
         kinds = self._chance.choices(BATCHABLE, k=min(operations_left, self._chance.randint(1, BATCH_MAX)))
         soon = all(kind.counter.may_roll_up for kind in kinds) and self._chance.random() < 0.5
-        entries = [self._entry(kind) for kind in kinds]
-        return self._intended.batch(self._stores.faulty, self._stores.faultless, entries, self._key(), soon=soon)
+        stores, entries = self._stores, [self._entry(kind) for kind in kinds]
+        return self._intended_changes.batch(stores.faulty, stores.faultless, entries, self._key(), soon=soon)
 
     def _visitor(self, operations_left: int) -> IntendedChange:
         """Return the visit of a new visitor to one of 20 books."""
-        entry = self._intended.IntendedEntry(counters.READERS, f"b{self._chance.randrange(20)}", 1)
-        return self._intended.add_visitor(self._stores.faulty, entry, self._key())
+        entry = self._intended_changes.IntendedEntry(counters.READERS, f"b{self._chance.randrange(20)}", 1)
+        return self._intended_changes.add_visitor(self._stores.faulty, entry, self._key())
 
     def _set(self, operations_left: int) -> IntendedChange:
-        return self._intended.set_number(self._stores.faulty, self._entry(INCREMENTS["stock"]), self._key())
+        return self._intended_changes.set_number(self._stores.faulty, self._entry(INCREMENTS["stock"]), self._key())
 
     def _hold(self, operations_left: int) -> IntendedChange:
         """Return a short hold of stock."""
         entry = self._entry(INCREMENTS["stock"])._replace(amount=1)
-        return self._intended.hold(self._stores.faulty, entry, self._chance.randint(2, TTL_S_MAX), self._key())
+        return self._intended_changes.hold(self._stores.faulty, entry, self._chance.randint(2, TTL_S_MAX), self._key())
 
     def _import(self, operations_left: int) -> IntendedChange:
         """Return an import of a file. Half of the rows have ids that other changes use, too."""
@@ -255,19 +258,20 @@ class Client:
         entries = [self._imported_row(counter, f"{key}-{number}") for number in range(size)]
         crash_after = [self._chance.randint(1, CRASH_WRITES_MAX) for _ in range(self._chance.randint(0, CRASHES_MAX))]
         stores, folder = self._stores, self._setup.folder
-        return self._intended.import_file(stores.for_imports, stores.crasher, folder, entries, crash_after, key)
+        return self._intended_changes.import_file(stores.for_imports, stores.crasher, folder, entries, crash_after, key)
 
     def _imported_row(self, counter: Counter, new_name: str) -> IntendedEntry:
-        """Return a row of an import file. `new_name`: the child of the row, or the id of a row with a new id."""
+        """Return a row of an import file. `new_name`: the row's child, or the row's id if no other change uses it."""
         if counter.counts_children:
-            return self._intended.IntendedEntry(counter, self._chance.choice(PARENTS[counter]), 0, new_name)
+            return self._intended_changes.IntendedEntry(counter, self._chance.choice(PARENTS[counter]), 0, new_name)
         (kind,) = [kind for kind in INCREMENTS.values() if kind.counter is counter]
         # Other changes may use up the limit of a shared id. So the rows of a conditional counter have new ids.
         is_shared = self._chance.random() < 0.5 and not counter.is_conditional
         at_s = time.time() - self._chance.randint(0, 600)  # a row may be of an earlier period
         id_ = periods.tally_id(counter, self._entry(kind).id if is_shared else new_name, at_s)
-        amount = abs(self._chance.choice(kind.amounts)) * (counter.delta or 1)  # an imported stock must not be below 0
-        return self._intended.IntendedEntry(counter, id_, amount)
+        value = abs(self._chance.choice(kind.amounts))  # an imported stock must not be below 0
+        amount = value * (counter.delta or 1)
+        return self._intended_changes.IntendedEntry(counter, id_, amount)
 
     def _child(self, operations_left: int) -> IntendedChange | None:
         """Return the put or removal of a child, or None if another request may still change the chosen child."""
@@ -285,7 +289,7 @@ class Client:
         key = self._key() if self._chance.random() < 0.5 else ""
         self._child_exists[entry] = None
         store = self._stores.faulty if key else self._stores.faulty_with_tokens
-        return self._intended.put_or_remove(store, entry, key, put=put)
+        return self._intended_changes.put_or_remove(store, entry, key, put=put)
 
     # The answers.
 
@@ -310,7 +314,8 @@ class Client:
             waits_long = self._chance.random() < LONG_WAIT_SHARE
             self._send_later(intent, self._chance.uniform(0.05, LONG_WAIT_S if waits_long else 1.0))
         elif isinstance(result, LimitReachedError) and intent.late_until_s > began_s:
-            self._send_later(intent, intent.late_until_s - now_s)  # a late copy may be accepted, so this is not final
+            # A late copy of the change may be accepted, so the refusal is not final.
+            self._send_later(intent, intent.late_until_s - now_s)
         elif isinstance(result, LimitReachedError | PreconditionFailedError):
             self._note(intent.notes(notes.REFUSED))
         elif isinstance(result, HoldSettledError):  # nobody else settles the hold, so the hold has expired
@@ -327,13 +332,14 @@ class Client:
             self._note_child(intent, body, note.outcome == notes.PUT)
         if note.outcome == notes.HELD:
             self._settle_later(intent.entries[0], note.detail)
-        if intent.void and note.outcome == notes.COUNTED and self._chance.random() < VOIDED_SHARE:
+        if intent.send_void is not None and note.outcome == notes.COUNTED and self._chance.random() < VOIDED_SHARE:
             self._void_later(intent, accepted)
         if intent.key and self._chance.random() < REPEATED_SHARE:
             self._send_later(intent, self._chance.uniform(0, LONG_WAIT_S), body)
 
     def _note_child(self, intent: IntendedChange, body: Body, exists: bool) -> None:
-        """Note a child that was put or removed. Without a key, wait until no late copy can change the child.
+        """Note a child that was put or removed. After a change without a key, the client leaves the child alone until
+        no late copy can arrive.
 
         If a put without a key was spilled, remove the child at once, to test that a late copy of the put does not put
         the child once more.
@@ -341,24 +347,24 @@ class Client:
         (entry,) = intent.entries
         spilled = exists and not intent.key and body["visible"] == "soon" and intent.late_until_s > time.monotonic()
         if spilled and self._begun_operations < self._operations_max:
-            self._begin(self._intended.put_or_remove(self._stores.faulty_with_tokens, entry, "", put=False))
+            self._begin(self._intended_changes.put_or_remove(self._stores.faulty_with_tokens, entry, "", put=False))
         else:
             self._changing_until.append((0.0 if intent.key else intent.late_until_s, entry, exists))
 
     def _void_later(self, intent: IntendedChange, counted: Sequence[Note]) -> None:
-        """Void a change, unless the monitor expects that its counter only counts up."""
+        """Void a change, unless the monitor expects that the counter of the change only counts up."""
         only_grows = any(note.counter in GROWING_COUNTERS for note in counted)
         if not only_grows and self._begun_operations + len(counted) <= self._operations_max:
             self._begun_operations += len(counted)
-            void = self._intended.void(self._stores.faulty, intent, [note.id for note in counted])
-            self._send_later(void, self._chance.uniform(0, TTL_S_MAX))
+            void = self._intended_changes.void(self._stores.faulty, intent, [note.id for note in counted])
+            self._send_later(void, self._chance.uniform(0, VOID_AFTER_S_MAX))
 
     def _settle_later(self, entry: IntendedEntry, hold_id: str) -> None:
         """Settle most holds. The other holds expire, and so do holds that are settled too late."""
         drawn = self._chance.random()
         if drawn < SETTLED_SHARE and self._begun_operations < self._operations_max:
             self._begun_operations += 1
-            intent = self._intended.settle(self._stores.faulty, entry, hold_id, commit=drawn < COMMITTED_SHARE)
+            intent = self._intended_changes.settle(self._stores.faulty, entry, hold_id, commit=drawn < COMMITTED_SHARE)
             self._send_later(intent, self._chance.uniform(0, 0.75 * TTL_S_MAX))
 
     def _repeat(self, intent: IntendedChange, body: Body) -> None:

@@ -12,7 +12,7 @@ from .names import Names
 
 
 class EventBus(Construct):
-    """The bus with the ARN `arn`. If `arn` is empty, a new bus."""
+    """Uses the bus with the ARN `arn`. If `arn` is empty, makes a bus."""
 
     arn: str
 

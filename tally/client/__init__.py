@@ -55,7 +55,7 @@ _BUSY_CODES = frozenset(
 # The starts of `errorType` in Lambda's answer if the function's environment died during the call.
 _DEAD_ENVIRONMENT_ERRORS = ("Sandbox.", "Runtime.ExitError", "Extension.")
 _FOREIGN_ANSWER = "The answer does not come from one of Tally's functions."
-_PROBLEM_MEMBERS = frozenset({"type", "title", "status", "detail"})
+_STANDARD_MEMBERS = frozenset({"type", "title", "status", "detail"})
 
 T = TypeVar("T")
 __all__ = ["Request", "Tally", "requests"]
@@ -98,9 +98,9 @@ class Tally(Methods):
     ) -> Tally:
         """Make a client of the variable TALLY_FUNCTIONS, which has `functions` as JSON.
 
-        Without it, a function's name is TALLY_FUNCTION_PREFIX and Tally's name; TALLY_FUNCTION_QUALIFIER may name an
-        alias or a version. `variable`: the environment variable to read in place of TALLY_FUNCTIONS, for an app that
-        uses two deployments. `options`: the other fields of this class. Raises ConfigurationError.
+        Without it, a function's name is TALLY_FUNCTION_PREFIX followed by Tally's name; TALLY_FUNCTION_QUALIFIER may
+        name an alias or a version. `variable`: the variable to read in place of TALLY_FUNCTIONS, for an app that uses
+        two deployments. `options`: the other fields of this class. Raises ConfigurationError.
         """
         if variable in environment:
             try:
@@ -143,7 +143,7 @@ class Tally(Methods):
             raise error
 
     def batch(self, requests: Iterable[Request[T]]) -> list[T | TallyError]:
-        """Send requests together. Return the result or the error of each request, in order. Raise none of these errors.
+        """Send requests together. Return the result or the error of each request, in order, and raise no such error.
 
         One event has up to 100 requests of one function, in order. After a RetryableError, a request is sent again.
         """
@@ -151,7 +151,7 @@ class Tally(Methods):
         entries, unsendable = self._entries(requests)
         results: dict[int, T | TallyError] = {**unsendable}
         for function, chunk in _chunks(entries):
-            # The result of a request that no attempt sends.
+            # If no attempt sends a request, this is its result.
             results.update(dict.fromkeys(chunk, StoreBusyError("No time was left to send this request.")))
             budget, left = _RetryBudget(end_s, self._attempt_s), dict(chunk)
             while left and budget.has_time():
@@ -174,7 +174,7 @@ class Tally(Methods):
                     raise
 
     def _send_once(self, function: str, entries: Mapping[int, _Entry[T]]) -> dict[int, T | TallyError]:
-        """Sends entries in one event, without a retry. Returns the result or the error of each entry, by its place."""
+        """Sends entries in one event, without a retry. Returns the result or error of each entry, by place."""
         try:
             answer = self._invoke(function, _batch_event(entries))
             if not isinstance(answer, dict) or not isinstance(answer.get("results"), list):
@@ -208,7 +208,7 @@ class Tally(Methods):
         return encode_event({"operation": request.operation, **request.fields, **caller_member})
 
     def _invoke(self, function: str, event: bytes, **options: str) -> Any:
-        """Returns the function's answer; with `options`, which make the event asynchronous, None. Raises TallyError."""
+        """Returns the function's answer; None if `options` make the invocation asynchronous. Raises TallyError."""
         if function not in self.functions:
             raise ConfigurationError(f"No name or ARN is set for the function {function!r}.")
         try:
@@ -302,12 +302,12 @@ def error_of(problem: Mapping[str, Any]) -> TallyError:
     status = problem["status"]
     fallback = RetryableError if status == 503 else TallyError if status >= 500 else CallerError
     error_class = _CLASSES_BY_SLUG.get(str(problem["type"]).removeprefix(PROBLEM_TYPE_PREFIX), fallback)
-    members = {name: value for name, value in problem.items() if name not in _PROBLEM_MEMBERS}
+    members = {name: value for name, value in problem.items() if name not in _STANDARD_MEMBERS}
     return error_class(problem["detail"], **members)
 
 
 def _crash_error(document: Mapping[str, Any]) -> TallyError:
-    """Returns the error of a failed invocation. The function crashed, or raised a TallyError so that Lambda retries."""
+    """Returns the error of a function that raised. It raises a TallyError, too, for the retries of queued events."""
     name, message = str(document.get("errorType", "")), str(document.get("errorMessage", ""))
     if name in _CLASSES_BY_NAME:
         return _CLASSES_BY_NAME[name](message)

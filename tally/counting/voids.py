@@ -1,9 +1,9 @@
 """Voids: takes an earlier change back by the key that it was counted under, once, in its own period.
 
-A void is a batch of the opposite amounts (batch.py). Its key is the nonce of the change's receipt. Its call has the
-caller who made the change, also if a service asks for the void. So a change has one void. The void's transaction also
-marks the receipt of the change (`voided`). Until the receipt expires, a late copy of the change is a replay, and counts
-nothing.
+A void is a batch of the opposite amounts (batch.py). The void's key is the nonce of the change's receipt, and the
+void's caller is the change's caller, even if a service asks for the void. So every void of one change has the same
+receipt, and a second void is a replay. The void's transaction also marks the receipt of the change (`voided`). Until
+the receipt expires, a late copy of the change is a replay, and counts nothing.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def void(call: Call, receipt_key: ReceiptKey) -> Voided:
 
     Reads the receipt for 1 RCU. The void of a change of one tally costs 6 WCU, or 4 WCU if the rollup moves the tally.
 
-    Raises NotFoundError if there is no live receipt, or if a tally of the change is not kept. Raises LimitReachedError,
+    Raises NotFoundError if there is no live receipt, or if the period of a tally is not kept. Raises LimitReachedError,
     and writes nothing, if a tally has no room for the amount. If a counter of the change is not declared, or is not
     batchable now, raises InvalidInputError. Raises CounterRetiredError, and the errors of batch.count.
     """
     receipt, now_s = receipts.find_receipt(call, receipt_key), clock.now_s()
     amounts = _voided_amounts(receipt, call.counters, now_s)
-    # The receipt keeps its nonce, so the consumers do not take it for a new receipt.
+    # Only a receipt that is not voided (None) is marked. It keeps its nonce, so it is no new receipt for the consumers.
     as_read, marked = {"nonce": receipt["nonce"], VOIDED_AT: None}, {VOIDED_AT: int(now_s)}
     table = call.store.settings.receipts_table
     # A batch takes further writes only as a team's writes, so the mark is sent as a team's write.
@@ -61,7 +61,7 @@ def _voided_amounts(receipt: Item, counters: Mapping[str, Counter], now_s: float
     """Returns the amounts of the receipt's change, by tally of the period in which the change was counted."""
     changes = [(receipt["counter"]["S"], receipt["target"]["S"], receipt["amount"])] if "counter" in receipt else [
         (name, id_, amount)
-        for part in ("changes", "soon")  # of a batch: the tallies that it moved, and that the rollup moves
+        for part in ("changes", "soon")  # of a batch: what it added itself, and what the rollup adds
         for name, ids in receipt.get(part, {"M": {}})["M"].items()
         for id_, amount in ids["M"].items()
     ]  # fmt: skip

@@ -1,5 +1,9 @@
 """A right number stays right while the declaration of its counter changes.
-Consumers get the new declaration before writers. If the deploy is rolled back, both get the old declaration."""
+
+Consumers get the new declaration before writers. If the deploy is rolled back, both get the old declaration. A
+declaration fits if it has the schema fingerprint that the ledger stores for the counter. A consumer that would book
+records wrongly waits until the declaration fits.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ def declare(world: Deployment, *declared: Counter) -> None:
 
 
 def count(world: Deployment, counter: Counter, times: int = 1, id_: str = ID) -> int:
-    """Change a counter on many shards, each time by its delta or by 2. Returns the sum; 0 if the counter is retired."""
+    """Change a counter on many shards, each time by its `delta`, or by 2 without one. Returns the sum; 0 if retired."""
     amount = counter.delta or 2
     for _ in range(0 if counter.retired else times):
         world.store.spread.widen(counter.partition_start + id_, counter.max_shards)
@@ -47,22 +51,23 @@ def read(world: Deployment, counter: Counter, id_: str = ID) -> int:
     return tallies.read(Call(world.store), counter, periods.tally_id(counter, id_, world.now_s))
 
 
-FITTING_CASES = [  # the quick tests run every eighth case
+FITTING_CASES = [  # the short tier has every eighth case
     case if number % 8 == 0 else pytest.param(*case.values, id=case.id, marks=pytest.mark.long)
     for number, case in enumerate(cases(FITTING))
 ]
 
 
 @pytest.mark.parametrize(("old", "change"), FITTING_CASES)
-def test_a_change_that_fits_and_its_rollback_move_no_number_and_make_no_drift(
+def test_a_new_declaration_that_fits_and_its_rollback_move_no_number_and_make_no_drift(
     old: Counter, change: Mapping[str, Any]
 ) -> None:
-    """Each number is the sum of the accepted changes, also of an id that is new at any step of the deploy."""
+    """Each number is the sum of its accepted changes, also if its id is new in a step of the deploy."""
     new, accepted = replace(old, **change), dict[str, int]()
     with deployed() as world:
-        for consumers, writers in ((old, old), (new, old), (new, new), (old, new), (old, old)):
+        steps = ((old, old), (new, old), (new, new), (old, new), (old, old))
+        for step, (consumers, writers) in enumerate(steps):
             declare(world, consumers)
-            for id_ in (ID, f"{consumers == new}-{writers == new}"):  # the second id is new in this step of the deploy
+            for id_ in (ID, f"new-in-step-{step}"):
                 start = 0 if id_ in accepted else writers.start
                 accepted[id_] = accepted.get(id_, 0) + start + count(world, writers, 5, id_)
             world.run_without_drift(minutes=3)
@@ -89,7 +94,7 @@ def test_consumers_wait_while_a_declaration_does_not_fit_and_continue_after_its_
         accepted += count(world, PLAIN, 5)
         judged_minute = world.last_judged_minute
         world.run_without_drift(minutes=20)
-        assert world.last_judged_minute - judged_minute < 5, "the watermark stops, which causes an alarm"
+        assert world.last_judged_minute - judged_minute < 5, "the judge stops soon after the consumers"
         declare(world, PLAIN)
         accepted += count(world, PLAIN, 5)
         world.run_without_drift()
@@ -103,7 +108,8 @@ def test_consumers_wait_while_a_declaration_does_not_fit_and_continue_after_its_
     ids=str,
 )
 def test_a_number_in_many_shards_stays_right_under_a_declaration_of_one_shard(change: Mapping[str, Any]) -> None:
-    """Reads must sum up all shards, and a numbered change must use the sum."""
+    """Reads sum up all shards, and a change of a numbered counter takes its number from the sum."""
+    # Automatic: as many shards as the other fields allow, which is one with a limit or with `numbered`.
     new = replace(PLAIN, **{"max_shards": MAX_SHARDS_AUTOMATIC, **change})
     with deployed() as world:
         declare(world, PLAIN)
@@ -116,19 +122,20 @@ def test_a_number_in_many_shards_stays_right_under_a_declaration_of_one_shard(ch
         assert (read(world, new), read(world, PLAIN)) == (accepted, accepted)
         declare(world, PLAIN)
         world.run_without_drift()
-        with pytest.raises(ConfigurationError, match="counter 'c' has counted in many shards: it can have no start"):
+        with pytest.raises(ConfigurationError, match="counter 'c' has counted in many shards"):
             fingerprints.check(fingerprints.read_all(world.store), {"c": new})
 
 
 def test_an_undeclared_counter_is_booked_as_expected_and_as_observed() -> None:
-    """Before a deploy or a rollback removes the counter, one consumer may have booked its half of a change."""
+    """The bookkeeper may book one half of a change before a deploy or a rollback removes the counter. Without the other
+    half, the number would drift."""
     with deployed() as world:
         declare(world, PLAIN)
         accepted = count(world, PLAIN, 5)
         world.run_without_drift(minutes=3)
         for declared in ((), (PLAIN,), ()):
             accepted += count(world, PLAIN)
-            world.run_until(world.now_s + 2)  # perhaps only one consumer has read the change
+            world.run_until(world.now_s + 2)  # perhaps one half of the change is booked
             declare(world, *declared)
         world.run_without_drift()
         declare(world, PLAIN)
@@ -136,8 +143,8 @@ def test_an_undeclared_counter_is_booked_as_expected_and_as_observed() -> None:
         assert read(world, PLAIN) == accepted
 
 
-def test_a_fingerprint_is_stored_with_the_first_change_and_later_only_its_kept_periods_become_fewer() -> None:
-    """The code before a deploy, and the same code after a rollback, find the fingerprint that they know."""
+def test_the_first_change_stores_the_fingerprint_and_later_only_its_keep_periods_shrinks() -> None:
+    """So after a rollback, the declaration from before the deploy fits."""
     with deployed() as world:
         declare(world, ONE_SHARD)
         world.run(3)

@@ -1,4 +1,4 @@
-"""Holds: an amount of a stock or a quota that is taken for a while, then kept or given back."""
+"""Holds: an amount of a stock or a quota that is taken for a while, then committed or released."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -23,7 +23,7 @@ from tally.errors import (
 
 
 class Held(TypedDict):
-    """The amount is taken, and held until `expires_at`. Only a replay has another `state` than `held`."""
+    """The amount is taken, and held until `expires_at`. In a replay, `state` may be another one."""
 
     counter: str
     id: str
@@ -53,12 +53,12 @@ def _refusal_of_hold(counter: Counter) -> CallerError | None:
         return None
     if refusal := fields.refusal_unless_counts(counter, CHANGES):
         return refusal
-    why = "a hold needs a floor or a ceiling, not both, and no fixed step"
+    why = "a hold needs a floor or a ceiling, not both, and no `delta`"
     return InvalidInputError(f"{counter.name} takes no holds: {why}.", field="counter")
 
 
 def _refusal_of_settling(counter: Counter) -> CallerError | None:
-    """Returns why this counter has no holds to settle; None if it may have holds, perhaps of an older declaration."""
+    """Returns why this counter has no holds to settle; None if it may have holds, also of an older declaration."""
     return None if counter.may_settle_holds else _refusal_of_hold(counter)
 
 
@@ -127,7 +127,7 @@ def change_hold(
     ttl_s: Annotated[int, kinds.NEW_TTL] | None = None,
     idempotency_key: Key,
 ) -> Answer[Held]:
-    """Change the amount of a hold, or its time
+    """Change the amount of a hold, or when it expires
 
     Send `amount`, `ttl_s` or both. Tally takes or gives back the difference, in one transaction with the new time. If
     the difference does not fit (409), the hold stays as it is. A hold that has ended cannot be changed (409). No hold
@@ -162,9 +162,9 @@ def commit_hold(
     counter's limit and its `debt`. If the difference does not fit (409), the hold stays. Committing twice
     changes nothing, and a second commit at another amount is refused.
 
-    To commit a hold that has expired, send an `amount`, while Tally knows the hold: for 7 days after it was taken, and
-    then for as long as the counter's receipts live. Tally takes this amount in the period of the hold, within the same
-    limit and `debt`.
+    To commit a hold that has expired, send an `amount`. Tally takes this amount in the period of the hold, within the
+    same limit and `debt`. Tally knows a hold for 7 days after it was taken, and then for as long as the counter's
+    receipts live.
     """
     return Answer(settling.settle(call, counter, id, hold, hold_items.COMMITTED, amount))
 
@@ -179,7 +179,7 @@ def commit_hold(
 def release_hold(call: Call, *, counter: DeclaredCounter, id: Id, hold: HoldId) -> Answer[Settled]:
     """Release a hold, which gives its amount back
 
-    Releasing twice changes nothing. A released hold cannot be committed, even if it had expired before.
+    Releasing twice changes nothing. A released hold cannot be committed, not even with an `amount`.
     """
     return Answer(settling.settle(call, counter, id, hold, hold_items.RELEASED))
 

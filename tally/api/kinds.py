@@ -157,7 +157,7 @@ NEW_TTL = replace(
 VERSION = Kind(
     kind.without_context(fields.version_of_etag),
     {"type": "string", "pattern": f"^{fields.ETAG_PATTERN.pattern}$"},
-    "The `ETag` that you read.",
+    "The version that you read. In the header: the `ETag`.",
     '"7"',
     source=Source.HEADER,
     http_name="If-Match",
@@ -167,7 +167,7 @@ HOLD = Kind(_check_hold_id, kind.pattern_schema(fields.HOLD_PATTERN), "The id of
 CHILD_NAME = Kind(
     kind.without_context(fields.child),
     kind.string_schema(1, fields.USER_BYTES_MAX),
-    f"The child's name, such as a user's `sub`. At most {fields.USER_BYTES_MAX} bytes, percent-encoded.",
+    f"The child's name, such as a user's `sub`. Percent-encoded, it has at most {fields.USER_BYTES_MAX} bytes.",
     "auth0|7c20",
     source=Source.QUERY,  # API Gateway decodes a path first, so `a%3Fb` in a path would arrive as `a`
 )
@@ -185,7 +185,7 @@ USED = replace(
 TALLY = Kind(
     kind.without_context(fields.split_tally),
     kind.string_schema(1, fields.TALLY_BYTES_MAX),
-    "`counter:id`, such as `likes:a91f`, or `visits:` and a page's URL. Repeat the parameter for each number.",
+    "`counter:id`, such as `likes:a91f`, or `visits:` and a page's URL. In a URL, repeat the parameter.",
     lambda context: f"{next((one.name for one in context.counters if one.public), context.counters[0].name)}:a91f",
 )
 TALLY_OF_LISTED_HOST = replace(TALLY, uses_page_hosts=True)

@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 Count = Annotated[int, {"minimum": 0}]
 Seconds = Annotated[int, {"minimum": 0, "description": "Seconds since 1970."}]
 Version = Annotated[
-    int, {"minimum": 0, "description": "Every change increments the version. In quotes, it is the `ETag`."}
+    int, {"minimum": 0, "description": "Every change increments the version. The `ETag` is the version in quotes."}
 ]
 AsOf = Annotated[
     int | None,
-    {"minimum": 0, "description": "Seconds since 1970. The number has every change before this time. Null: unknown."},
+    {"minimum": 0, "description": "Seconds since 1970. Numbers have every change before this time. Null: unknown."},
 ]
 PeriodName = Annotated[str, {"description": "Of a counter with periods: the period, such as `2026-11`."}]
 WhenVisible = Annotated[
@@ -37,7 +37,7 @@ class Value(TypedDict):
     version: NotRequired[Version]
     as_of: NotRequired[AsOf]
     about: NotRequired[
-        Annotated[Literal[True], {"description": "Of a counter of items without heartbeats: `as_of` is approximate."}]
+        Annotated[Literal[True], {"description": "`as_of` is approximate, as the team's table gets no heartbeats."}]
     ]
     limit: NotRequired[
         Annotated[int, {"description": "The present ceiling of this id, or its floor if it has no ceiling."}]
@@ -48,7 +48,7 @@ class Value(TypedDict):
             {"description": "The amount that still fits up to `limit`. Below 0: how far the number is beyond `limit`."},
         ]
     ]
-    over: NotRequired[Annotated[Literal[True], {"description": "The number is beyond `limit`: `left` says how far."}]]
+    over: NotRequired[Annotated[Literal[True], {"description": "The number is beyond `limit`. `left` says how far."}]]
     resets_at: NotRequired[
         Annotated[
             int,

@@ -1,7 +1,8 @@
 """The requests that other Lambdas can send to Tally, and the answers. `make generate` writes this: do not edit it.
 
 `client.Tally` has a method for each request, and sends requests alone or in a batch. `caller` is who asks: a service's
-name, or a user's `sub`. Without `idempotency_key`, the client makes a key.
+name, or a user's `sub`. Without `idempotency_key`, the client makes a key. `used`: the amount is used already, and may
+exceed the limit. `of`: numbers as `counter:id`, or of receipts, the operation that their keys were sent with.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ class Counted(TypedDict):
     counted: Literal[True]
     visible: Literal["now", "soon"]  # Reads show the change `now`, or `soon`: within seconds. It counts either way.
     period: NotRequired[str]  # Of a counter with periods: the period, such as `2026-11`.
-    number: NotRequired[int]  # Of a numbered counter: the number that this change took, and no other change.
-    last: NotRequired[bool]  # Of a numbered counter: whether `number` is the last one.
-    over: NotRequired[Literal[True]]  # The change is beyond the limit: it counts as `used`, within the `debt`.
+    number: NotRequired[int]  # Of a numbered counter: this change's number, which no other change has.
+    last: NotRequired[bool]  # Whether a numbered counter has no number after this one.
+    over: NotRequired[Literal[True]]  # The change exceeds the limit, as `used` allows within the `debt`.
     value: NotRequired[int]  # With `?value=true`, if visible now: the number after the change, strongly consistent.
     replayed: bool
 
@@ -43,7 +44,7 @@ class NewState(TypedDict):
     counter: str
     id: str
     value: int
-    version: int  # Every change increments the version. In quotes, it is the `ETag`.
+    version: int  # Every change increments the version. The `ETag` is the version in quotes.
     replayed: bool
 
 
@@ -95,12 +96,12 @@ class Value(TypedDict):
     id: str
     value: int
     period: NotRequired[str]  # Of a counter with periods: the period, such as `2026-11`.
-    version: NotRequired[int]  # Every change increments the version. In quotes, it is the `ETag`.
-    as_of: NotRequired[int | None]  # Seconds since 1970. The number has every change before this time. Null: unknown.
-    about: NotRequired[Literal[True]]  # Of a counter of items without heartbeats: `as_of` is approximate.
+    version: NotRequired[int]  # Every change increments the version. The `ETag` is the version in quotes.
+    as_of: NotRequired[int | None]  # Seconds since 1970. Numbers have every change before this time. Null: unknown.
+    about: NotRequired[Literal[True]]  # `as_of` is approximate, as the team's table gets no heartbeats.
     limit: NotRequired[int]  # The present ceiling of this id, or its floor if it has no ceiling.
     left: NotRequired[int]  # The amount that still fits up to `limit`. Below 0: how far the number is beyond `limit`.
-    over: NotRequired[Literal[True]]  # The number is beyond `limit`: `left` says how far.
+    over: NotRequired[Literal[True]]  # The number is beyond `limit`. `left` says how far.
     resets_at: NotRequired[int]  # Of a counter with periods: when the period ends, in seconds since 1970.
 
 
@@ -165,7 +166,7 @@ class Children(TypedDict):
 
 
 class Mine(TypedDict):
-    """For each id, whether the caller is a child, in the order of the request."""
+    """For each id, in the order of the request, whether the caller is a child."""
 
     mine: list[Child | Unreadable]
 
@@ -190,8 +191,8 @@ class Anonymous(TypedDict):
     present: bool
 
 
-class ListedOwn(TypedDict):
-    """For each id, whether this browser is counted, in the order of the request."""
+class MineAnonymous(TypedDict):
+    """For each id, in the order of the request, whether this browser is counted."""
 
     anonymous: list[Anonymous | Unreadable]
 
@@ -206,7 +207,7 @@ class Removed(TypedDict):
 
 
 class Held(TypedDict):
-    """The amount is taken, and held until `expires_at`. Only a replay has another `state` than `held`."""
+    """The amount is taken, and held until `expires_at`. In a replay, `state` may be another one."""
 
     counter: str
     id: str
@@ -264,7 +265,7 @@ class Visits(TypedDict):
     value: int
     bots: int
     visitors: NotRequired[int]  # Distinct visitors of today, in UTC, if they are counted.
-    as_of: int | None  # Seconds since 1970. The number has every change before this time. Null: unknown.
+    as_of: int | None  # Seconds since 1970. Numbers have every change before this time. Null: unknown.
 
 
 class Receipt(TypedDict):
@@ -308,8 +309,8 @@ class RepairOfSeries(TypedDict):
 
     at: int  # Seconds since 1970.
     value: int
-    how: str  # The repair's proof: `ledger` (drift), `recount` (of children), or `rebuild`.
-    added: int  # The part of `value` that is in no series: older than `since`, or of lost stream records.
+    how: str  # The proof: `ledger` (drift), `recount` (children), `rebuild` (lost changes).
+    added: int  # The part of `value` that the series lack: an error from before `since`, or lost changes.
 
 
 class Series(TypedDict):
@@ -322,7 +323,7 @@ class Series(TypedDict):
     imports: list[Point]  # Imported rows by day, in UTC. They are not traffic, and in no hour or day of `series`.
     repairs: list[RepairOfSeries]
     since: int | None  # When the series begin, in seconds since 1970. Null: no series.
-    as_of: int | None  # Seconds since 1970. The number has every change before this time. Null: unknown.
+    as_of: int | None  # Seconds since 1970. Numbers have every change before this time. Null: unknown.
 
 
 class TopEntry(TypedDict):
@@ -340,7 +341,7 @@ class Top(TypedDict):
     span: str | None  # The hour, day or month, in UTC. Null: no hour is summed up yet.
     top: list[TopEntry]
     error_max: int  # The most by which a value may be too low or too high.
-    as_of: int | None  # Seconds since 1970. The number has every change before this time. Null: unknown.
+    as_of: int | None  # Seconds since 1970. Numbers have every change before this time. Null: unknown.
 
 
 class Drifting(TypedDict):
@@ -384,7 +385,7 @@ class Drift(TypedDict):
 
 
 class Repair(TypedDict):
-    """One repair. `how`: the proof of its amount, as `ledger` (drift), `recount` (of children) or `rebuild`."""
+    """One repair. `how`: the proof, as `ledger` (drift), `recount` (children) or `rebuild` (lost changes)."""
 
     at: int  # Seconds since 1970.
     amount: int
@@ -404,11 +405,11 @@ class Details(TypedDict):
     imported: Imported | None
     shards: list[Shard]
     drift: Drift | None
-    judged_up_to: int | None  # Seconds since 1970. Tally has judged every earlier minute. Null: none is judged.
+    judged_up_to: int | None  # Seconds since 1970. Tally has judged every earlier minute. Null: no minute.
     repairs: list[Repair]
 
 
-class Part(TypedDict):
+class HealthCheck(TypedDict):
     """One health check. `line`: its result for people. `see`: the section of Tally's docs that says what to do."""
 
     name: str
@@ -419,19 +420,18 @@ class Part(TypedDict):
 
 class Declared(TypedDict):
     """One counter, with the fields of its declaration. `public`: anyone may read it. `listed`: anyone may list its
-    ids. `counts`: what moves its numbers. The ids of `pages` and `page visitors` are URLs. `items` are of a
-    team's table."""
+    ids. `counts`: what moves its numbers. Ids of `pages` and `page visitors` are URLs. `items` are a team's."""
 
     name: str
     visible: Literal["now", "soon"]
-    changes: Literal["anyone", "caller", "service"]
+    changes: Literal["anyone", "caller", "service"]  # Who may change it. `caller`: any signed-in user.
     public: bool
     listed: bool
     counts: Literal["changes", "children", "pages", "page visitors", "visitors", "items"]
     watched: str | None  # The team's attribute that Tally checks, and whose drift it reports. Null: no attribute.
     retired: bool
     numbered: bool
-    notifies: bool  # Whether it has thresholds, and so makes events.
+    notifies: bool  # Whether it has thresholds, which make events.
     max_shards: int
     delta: int | None
     start: int
@@ -447,10 +447,10 @@ class Status(TypedDict):
     """The health of the stack. `at`: when it was checked. `where`: the options with which `tally` finds this stack."""
 
     well: bool | None  # True: each part is ok. False: a part is wrong. Null: a part is unknown, and none is wrong.
-    parts: list[Part]
+    parts: list[HealthCheck]
     at: int  # Seconds since 1970.
-    as_of: int | None  # Seconds since 1970. The number has every change before this time. Null: unknown.
-    judged_up_to: int | None  # Seconds since 1970. Tally has judged every earlier minute. Null: none is judged.
+    as_of: int | None  # Seconds since 1970. Numbers have every change before this time. Null: unknown.
+    judged_up_to: int | None  # Seconds since 1970. Tally has judged every earlier minute. Null: no minute.
     stack: str
     stage: str
     where: str
@@ -458,7 +458,7 @@ class Status(TypedDict):
 
 
 class Crossed(TypedDict):
-    """A threshold event, as the bus gets it. `by`: what changed the number. `sent`: whether the bus has the event."""
+    """A threshold event, as the bus gets it. `by`: its cause, such as a new `limit`. `sent`: the bus has the event."""
 
     event: str  # The id of the event. Each copy of the event has the same id.
     counter: str
@@ -488,7 +488,7 @@ class Health(TypedDict):
 
     status: Literal["ok"]
     version: str
-    receipts_live_s: dict[str, int]  # For how many seconds at least Tally recognises a key, by counter.
+    receipts_live_s: dict[str, int]  # The least number of seconds for which Tally recognises a key, by counter.
 
 
 def increment(
@@ -515,8 +515,8 @@ def add_visitor(
 def set_counter(
     counter: str, id: str, value: int, version: int, *, idempotency_key: str | None = None, caller: str | None = None
 ) -> Request[NewState]:
-    """Set a counter that has not changed. Raises NotFoundError, LimitReachedError, CounterRetiredError,
-    PreconditionFailedError, PreconditionRequiredError."""
+    """Set a counter, if it has the version that you read. Raises NotFoundError, LimitReachedError,
+    CounterRetiredError, PreconditionFailedError, PreconditionRequiredError."""
     return Request.of("increments", "set_counter", locals())
 
 
@@ -634,7 +634,7 @@ def get_mine(counter: str, id: str, *, caller: str | None = None) -> Request[Chi
 
 
 def list_mine(of: Iterable[str], *, caller: str | None = None) -> Request[Mine]:
-    """Which of these count you."""
+    """Which of these ids count you."""
     return Request.of("children", "list_mine", locals())
 
 
@@ -671,8 +671,8 @@ def get_anonymous(counter: str, id: str, secret: str, *, caller: str | None = No
     return Request.of("children", "get_anonymous", locals())
 
 
-def list_anonymous(of: Iterable[str], secret: str, *, caller: str | None = None) -> Request[ListedOwn]:
-    """Which of these count the browser with this secret."""
+def list_anonymous(of: Iterable[str], secret: str, *, caller: str | None = None) -> Request[MineAnonymous]:
+    """Which of these ids count the browser with this secret."""
     return Request.of("children", "list_anonymous", locals())
 
 
@@ -698,7 +698,7 @@ def change_hold(
     idempotency_key: str | None = None,
     caller: str | None = None,
 ) -> Request[Held]:
-    """Change the amount of a hold, or its time. Raises NotFoundError, HoldSettledError, LimitReachedError,
+    """Change the amount of a hold, or when it expires. Raises NotFoundError, HoldSettledError, LimitReachedError,
     CounterRetiredError."""
     return Request.of("holds", "change_hold", locals())
 

@@ -22,7 +22,8 @@ _HEAD = '''\
 """The requests that other Lambdas can send to Tally, and the answers. `make generate` writes this: do not edit it.
 
 `client.Tally` has a method for each request, and sends requests alone or in a batch. `caller` is who asks: a service's
-name, or a user's `sub`. Without `idempotency_key`, the client makes a key.
+name, or a user's `sub`. Without `idempotency_key`, the client makes a key. `used`: the amount is used already, and may
+exceed the limit. `of`: numbers as `counter:id`, or of receipts, the operation that their keys were sent with.
 """
 
 from __future__ import annotations

@@ -37,6 +37,8 @@ def sources(operations: Iterable[Operation]) -> dict[Path, str]:
     answers = {answer.__name__: answer for operation in client_methods for answer in typed_dicts_in(operation.answer)}
     methods = "".join(map(_method, client_methods))
     interfaces = "\n".join(map(_interface, answers.values()))
+    errors = dict.fromkeys(error for operation in client_methods for error in operation.raises)
+    error_lines = "".join(f" * - {error.slug}: {str(error.__doc__).partition('.')[0]}.\n" for error in errors)
     patterns = {
         "counter": _pattern(NAME_PATTERN, 1, 255),
         "id": _pattern(ID_PATTERN, 1, fields.ID_CHARACTERS_MAX),
@@ -53,7 +55,8 @@ def sources(operations: Iterable[Operation]) -> dict[Path, str]:
         CLIENT_FOLDER / "requests.d.ts": f"{_HEAD}{interfaces}\n"
         "/** Whether an earlier request with the same key had counted the change. */\n"
         "export interface Replayed {\n  replayed: boolean;\n}\n\n"
-        f"/** A method for each operation. `caller`: who asks, a service's name or a user's `sub`. */\n"
+        f"/**\n * A method for each operation. `caller`: who asks, a service's name or a user's `sub`. The errors:\n"
+        f"{error_lines} */\n"
         f"export interface Requests {{\n{methods}}}\n",
     }
 
@@ -81,13 +84,14 @@ def _method(operation: Operation) -> str:
     members = []
     for field in operation.fields:
         if field.name not in _FIELDS_ADDED_LAST:
+            about = "" if field.name in ("counter", "id") else f"/** {field.kind.description} */ "
             kind = argument_type(operation, field, texts="string[]", objects="Record<string, unknown>[]")
-            members.append(f"{field.name}{'' if field.required else '?'}: {_JAVASCRIPT_TYPES.get(kind, kind)}")
+            members.append(f"{about}{field.name}{'' if field.required else '?'}: {_JAVASCRIPT_TYPES.get(kind, kind)}")
     members += ["idempotency_key?: string"] if operation.leaves_receipt else []
     members.append("caller?: string")
     answer = _type(operation.answer) + (" & Replayed" if operation.leaves_receipt else "")
     raised = ", ".join(error.slug for error in operation.raises)
-    about = _jsdoc(f"{operation.summary}." + (f" Refused as {raised}." if raised else ""), "  ")
+    about = _jsdoc(f"{operation.summary}." + (f" Errors: {raised}." if raised else ""), "  ")
     line = f"  {operation.name}(fields: {{ {'; '.join(members)} }}): Promise<{answer}>;\n"
     if len(line) > _LINE_CHARACTERS_MAX:
         lines = "".join(f"    {member};\n" for member in members)

@@ -69,7 +69,7 @@ class Children(TypedDict):
 
 
 class Mine(TypedDict):
-    """For each id, whether the caller is a child, in the order of the request."""
+    """For each id, in the order of the request, whether the caller is a child."""
 
     mine: list[Child | Unreadable]
 
@@ -90,8 +90,8 @@ class ChangedAnonymous(Anonymous):
     value: NotRequired[NewValue]
 
 
-class ListedOwn(TypedDict):
-    """For each id, whether this browser is counted, in the order of the request."""
+class MineAnonymous(TypedDict):
+    """For each id, in the order of the request, whether this browser is counted."""
 
     anonymous: list[Anonymous | Unreadable]
 
@@ -298,7 +298,7 @@ def get_mine(call: Call, *, counter: DeclaredCounter, id: Id) -> Answer[Child]:
     example={"mine": [{**_LIKE, "present": True}]},
 )
 def list_mine(call: Call, *, of: CountersAndIds) -> Answer[Mine]:
-    """Which of these count you
+    """Which of these ids count you
 
     1 to 100 ids, in the order of the request. An id that does not exist does not count you. An id that is being removed
     counts you until your child is removed. With long ids send fewer: URL and headers may have 10 KB.
@@ -365,8 +365,8 @@ def get_anonymous(call: Call, *, counter: DeclaredCounter, id: Id, secret: Secre
     needs=_needs_to_read,
     example={"anonymous": [{**_HEART, "present": True}]},
 )
-def list_anonymous(call: Call, *, of: CountersAndIds, secret: Secret) -> Answer[ListedOwn]:
-    """Which of these count the browser with this secret
+def list_anonymous(call: Call, *, of: CountersAndIds, secret: Secret) -> Answer[MineAnonymous]:
+    """Which of these ids count the browser with this secret
 
     The browser has put itself without sign-in. The rules of `GET /mine` apply.
     """

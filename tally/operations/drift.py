@@ -20,7 +20,7 @@ from tally.team import health, scan_state
 
 JudgedUpTo = Annotated[
     int | None,
-    {"minimum": 0, "description": "Seconds since 1970. Tally has judged every earlier minute. Null: none is judged."},
+    {"minimum": 0, "description": "Seconds since 1970. Tally has judged every earlier minute. Null: no minute."},
 ]
 
 
@@ -60,7 +60,7 @@ class Drift(TypedDict):
 
 
 class Repair(TypedDict):
-    """One repair. `how`: the proof of its amount, as `ledger` (drift), `recount` (of children) or `rebuild`."""
+    """One repair. `how`: the proof, as `ledger` (drift), `recount` (children) or `rebuild` (lost changes)."""
 
     at: Seconds
     amount: int
@@ -91,7 +91,7 @@ class Details(TypedDict):
     repairs: list[Repair]
 
 
-class Part(TypedDict):
+class HealthCheck(TypedDict):
     """One health check. `line`: its result for people. `see`: the section of Tally's docs that says what to do."""
 
     name: str
@@ -102,11 +102,13 @@ class Part(TypedDict):
 
 class Declared(TypedDict):
     """One counter, with the fields of its declaration. `public`: anyone may read it. `listed`: anyone may list its ids.
-    `counts`: what moves its numbers. The ids of `pages` and `page visitors` are URLs. `items` are of a team's table."""
+    `counts`: what moves its numbers. Ids of `pages` and `page visitors` are URLs. `items` are a team's."""
 
     name: str
     visible: Literal["now", "soon"]
-    changes: Literal["anyone", "caller", "service"]
+    changes: Annotated[
+        Literal["anyone", "caller", "service"], {"description": "Who may change it. `caller`: any signed-in user."}
+    ]
     public: bool
     listed: bool
     counts: Literal["changes", "children", "pages", "page visitors", "visitors", "items"]
@@ -116,7 +118,7 @@ class Declared(TypedDict):
     ]
     retired: bool
     numbered: bool
-    notifies: Annotated[bool, {"description": "Whether it has thresholds, and so makes events."}]
+    notifies: Annotated[bool, {"description": "Whether it has thresholds, which make events."}]
     max_shards: Annotated[int, {"minimum": 1}]
     delta: int | None
     start: int
@@ -135,7 +137,7 @@ class Status(TypedDict):
         bool | None,
         {"description": "True: each part is ok. False: a part is wrong. Null: a part is unknown, and none is wrong."},
     ]
-    parts: list[Part]
+    parts: list[HealthCheck]
     at: Seconds
     as_of: AsOf
     judged_up_to: JudgedUpTo
@@ -146,7 +148,7 @@ class Status(TypedDict):
 
 
 class Crossed(TypedDict):
-    """A threshold event, as the bus gets it. `by`: what changed the number. `sent`: whether the bus has the event."""
+    """A threshold event, as the bus gets it. `by`: its cause, such as a new `limit`. `sent`: the bus has the event."""
 
     event: Annotated[str, {"description": "The id of the event. Each copy of the event has the same id."}]
     counter: str

@@ -27,7 +27,7 @@ class Health(TypedDict):
         dict[str, int],
         {
             "additionalProperties": {"type": "integer", "minimum": 1},
-            "description": "For how many seconds at least Tally recognises a key, by counter.",
+            "description": "The least number of seconds for which Tally recognises a key, by counter.",
         },
     ]
 

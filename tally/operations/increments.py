@@ -33,13 +33,11 @@ class Counted(TypedDict):
     visible: WhenVisible
     period: NotRequired[PeriodName]
     number: NotRequired[
-        Annotated[int, {"description": "Of a numbered counter: the number that this change took, and no other change."}]
+        Annotated[int, {"description": "Of a numbered counter: this change's number, which no other change has."}]
     ]
-    last: NotRequired[Annotated[bool, {"description": "Of a numbered counter: whether `number` is the last one."}]]
+    last: NotRequired[Annotated[bool, {"description": "Whether a numbered counter has no number after this one."}]]
     over: NotRequired[
-        Annotated[
-            Literal[True], {"description": "The change is beyond the limit: it counts as `used`, within the `debt`."}
-        ]
+        Annotated[Literal[True], {"description": "The change exceeds the limit, as `used` allows within the `debt`."}]
     ]
     value: NotRequired[NewValue]
 
@@ -211,7 +209,7 @@ def set_counter(
     version: Annotated[int, kinds.VERSION],
     idempotency_key: Key | None = None,
 ) -> Answer[NewState]:
-    """Set a counter that has not changed
+    """Set a counter, if it has the version that you read
 
     Compare-and-set: `If-Match` must be the present `ETag` of the counter. A repeated request is a replay. A numbered
     counter only moves forward: Tally refuses (409) a value that would give out a number a second time.

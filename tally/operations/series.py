@@ -22,10 +22,10 @@ class RepairOfSeries(TypedDict):
 
     at: Seconds
     value: int
-    how: Annotated[str, {"description": "The repair's proof: `ledger` (drift), `recount` (of children), or `rebuild`."}]
+    how: Annotated[str, {"description": "The proof: `ledger` (drift), `recount` (children), `rebuild` (lost changes)."}]
     added: Annotated[
         int,
-        {"description": "The part of `value` that is in no series: older than `since`, or of lost stream records."},
+        {"description": "The part of `value` that the series lack: an error from before `since`, or lost changes."},
     ]
 
 
@@ -66,8 +66,8 @@ class Top(TypedDict):
 
 
 SeriesTally = Annotated[tuple[str, str], SERIES_TALLY]
-SeriesUnit = Annotated[str, choice("hour", "day")]
-TopUnit = Annotated[str, choice("hour", "day", "month")]
+SeriesUnit = Annotated[str, choice("hour", "day", description="Whether each point is an hour or a day.")]
+TopUnit = Annotated[str, choice("hour", "day", "month", description="The list's span: an hour, a day or a month.")]
 From = Annotated[int, TIME]
 To = Annotated[int, UNTIL]
 Zone = Annotated[str, ZONE]

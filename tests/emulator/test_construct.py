@@ -9,7 +9,7 @@ import pytest
 from tests.emulator.server import Emulator
 from tests.emulator.stack import Stack, rewrite_template, without_unsupported
 from tests.emulator.steps import KEY, step
-from tests.wheel import page
+from tests.wheel import adopt_page
 from tests.wheel.conftest import UV, python, run, shared, wheel  # noqa: F401 (fixtures)
 
 pytestmark = pytest.mark.long
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.long
 def test_the_app_of_the_page_sells_each_seat_once(tmp_path: Path, python: Path, wheel: Path) -> None:  # noqa: F811
     with step("synthesize with the wheel"):
         shop, assembly = tmp_path / "shop", tmp_path / "cdk.out"
-        page.write_files(shop)
+        adopt_page.write_files(shop)
         client = ("--no-deps", "--target", "checkout", str(wheel))
         run(UV, "pip", "install", "--quiet", "--python", str(python), *client, cwd=shop)
         run(str(python), "app.py", cwd=shop, variables={"CDK_OUTDIR": str(assembly)})

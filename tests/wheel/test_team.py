@@ -14,7 +14,7 @@ import pytest
 
 from release import build
 from tests.infra.conftest import context_of_cdk_json
-from tests.wheel import page
+from tests.wheel import adopt_page
 from tests.wheel.conftest import install, run
 
 pytestmark = pytest.mark.long
@@ -75,7 +75,7 @@ else:
 @pytest.fixture
 def shop(tmp_path: Path, wheel: Path, python: Path) -> Path:
     """The folder of the page's app."""
-    page.write_files(tmp_path)
+    adopt_page.write_files(tmp_path)
     return tmp_path
 
 
@@ -92,7 +92,7 @@ def without_network(*command: str) -> list[str]:
 
 
 def test_the_commands_of_the_page_synthesize_a_stack_without_a_network(shop: Path, wheel: Path) -> None:
-    *first_commands, synth, invoke = page.commands()
+    *first_commands, synth, invoke = adopt_page.commands()
     assert synth == "cdk synth --quiet"
     assert invoke.startswith("aws lambda invoke ")
     variables = {"UV_FIND_LINKS": str(wheel.parent)}

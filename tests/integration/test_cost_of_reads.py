@@ -18,7 +18,7 @@ OPEN_READS = [route for route in events.routes().values() if route.access is Acc
 
 @pytest.mark.parametrize("route", OPEN_READS, ids=lambda route: route.id)
 def test_an_anonymous_read_writes_nothing_and_takes_few_read_units(route: Route, invoke: Invoke, meter: Meter) -> None:
-    for change in ("increment_plays_short_route", "put_post", "visit"):
+    for change in ("increment_plays_short_route", "put_post", "visit"):  # the names of routes; each has a sample event
         invoke(events.http(change))
     meter.reset()
     invoke(events.http(route.id))

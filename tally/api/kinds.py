@@ -125,7 +125,7 @@ CURSOR = Kind(
 AMOUNT = kind.integer(
     -AMOUNT_MAX,
     AMOUNT_MAX,
-    "The amount to add, below 0 to subtract. If the counter has a fixed step, send this step or no amount.",
+    "The amount to add, below 0 to subtract. If the counter has a `delta`, send this `delta` or no amount.",
     lambda context: _example_counter(context).delta or 1,
 )
 VALUE = kind.integer(-AMOUNT_MAX, AMOUNT_MAX, "The value to set.", 98)

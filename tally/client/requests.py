@@ -250,7 +250,7 @@ class RemovedPost(TypedDict):
 
 
 class Visited(TypedDict):
-    """A visit was counted. The answer does not repeat the URL, so that the receipt stores it only once."""
+    """A visit was counted. The receipt stores its target, the URL, and the answer. So the answer omits the URL."""
 
     counted: Literal[True]
     visible: Literal["now", "soon"]  # Reads show the change `now`, or `soon`: within seconds. It counts either way.
@@ -419,8 +419,8 @@ class HealthCheck(TypedDict):
 
 
 class Declared(TypedDict):
-    """One counter, with the fields of its declaration. `public`: anyone may read it. `listed`: anyone may list its
-    ids. `counts`: what moves its numbers. Ids of `pages` and `page visitors` are URLs. `items` are a team's."""
+    """One counter, as it is declared. `public`: anyone may read it. `listed`: anyone may list its ids. `counts`:
+    what moves its numbers. The ids of `pages` and `page visitors` are URLs. `items` are in a team's table."""
 
     name: str
     visible: Literal["now", "soon"]
@@ -446,7 +446,7 @@ class Declared(TypedDict):
 class Status(TypedDict):
     """The health of the stack. `at`: when it was checked. `where`: the options with which `tally` finds this stack."""
 
-    well: bool | None  # True: each part is ok. False: a part is wrong. Null: a part is unknown, and none is wrong.
+    well: bool | None  # True: each part is ok. False: a part is wrong. Null: a part is unknown, no part is wrong.
     parts: list[HealthCheck]
     at: int  # Seconds since 1970.
     as_of: int | None  # Seconds since 1970. Numbers have every change before this time. Null: unknown.

@@ -202,7 +202,7 @@ export interface RemovedPost {
   changed: boolean;
 }
 
-/** A visit was counted. The answer does not repeat the URL, so that the receipt stores it only once. */
+/** A visit was counted. The receipt stores its target, the URL, and the answer. So the answer omits the URL. */
 export interface Visited {
   counted: true;
   /** Reads show the change `now`, or `soon`: within seconds. It counts either way. */ visible: "now" | "soon";
@@ -340,7 +340,7 @@ export interface HealthCheck {
   see: string;
 }
 
-/** One counter, with the fields of its declaration. `public`: anyone may read it. `listed`: anyone may list its ids. `counts`: what moves its numbers. Ids of `pages` and `page visitors` are URLs. `items` are a team's. */
+/** One counter, as it is declared. `public`: anyone may read it. `listed`: anyone may list its ids. `counts`: what moves its numbers. The ids of `pages` and `page visitors` are URLs. `items` are in a team's table. */
 export interface Declared {
   name: string;
   visible: "now" | "soon";
@@ -365,7 +365,7 @@ export interface Declared {
 
 /** The health of the stack. `at`: when it was checked. `where`: the options with which `tally` finds this stack. */
 export interface Status {
-  /** True: each part is ok. False: a part is wrong. Null: a part is unknown, and none is wrong. */ well: boolean | null;
+  /** True: each part is ok. False: a part is wrong. Null: a part is unknown, no part is wrong. */ well: boolean | null;
   parts: (HealthCheck)[];
   /** Seconds since 1970. */ at: number;
   /** Seconds since 1970. Numbers have every change before this time. Null: unknown. */ as_of: number | null;
@@ -431,7 +431,7 @@ export interface Requests {
   increment(fields: {
     counter: string;
     id: string;
-    /** The amount to add, below 0 to subtract. If the counter has a fixed step, send this step or no amount. */ amount?: number;
+    /** The amount to add, below 0 to subtract. If the counter has a `delta`, send this `delta` or no amount. */ amount?: number;
     /** Whether the amount is used already. Such an amount may exceed the limit, up to the counter's `debt`. */ used?: boolean;
     /** Whether the answer has the number, too. Tally reads it right after the change, which costs a read unit. */ value?: boolean;
     idempotency_key?: string;

@@ -101,8 +101,8 @@ class HealthCheck(TypedDict):
 
 
 class Declared(TypedDict):
-    """One counter, with the fields of its declaration. `public`: anyone may read it. `listed`: anyone may list its ids.
-    `counts`: what moves its numbers. Ids of `pages` and `page visitors` are URLs. `items` are a team's."""
+    """One counter, as it is declared. `public`: anyone may read it. `listed`: anyone may list its ids. `counts`: what
+    moves its numbers. The ids of `pages` and `page visitors` are URLs. `items` are in a team's table."""
 
     name: str
     visible: Literal["now", "soon"]
@@ -135,7 +135,7 @@ class Status(TypedDict):
 
     well: Annotated[
         bool | None,
-        {"description": "True: each part is ok. False: a part is wrong. Null: a part is unknown, and none is wrong."},
+        {"description": "True: each part is ok. False: a part is wrong. Null: a part is unknown, no part is wrong."},
     ]
     parts: list[HealthCheck]
     at: Seconds

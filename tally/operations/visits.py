@@ -26,7 +26,7 @@ if os.environ.get("AWS_LAMBDA_INITIALIZATION_TYPE", "on-demand") != "on-demand":
 
 
 class Visited(TypedDict):
-    """A visit was counted. The answer does not repeat the URL, so that the receipt stores it only once."""
+    """A visit was counted. The receipt stores its target, the URL, and the answer. So the answer omits the URL."""
 
     counted: Literal[True]
     visible: WhenVisible

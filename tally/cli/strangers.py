@@ -17,10 +17,8 @@ def worst_day(declared: Declarations, throttle_factor: float) -> float:
     for route in declared.routes:
         if route.access is Access.ANYONE:
             counters = route.served_counters(declared.counters)
-            kind = "now" if counters and all(counter.visible == "now" for counter in counters) else "soon"
-            if counters and all(counter.counts_children for counter in counters):
-                kind = "like with a key"
-            usd = USD_PER_MILLION[kind]
+            kinds = ["like with a key" if counter.counts_children else counter.visible for counter in counters]
+            usd = max((USD_PER_MILLION[kind] for kind in kinds), default=USD_PER_MILLION["soon"])
             if any(counter.unique for counter in counters):
                 usd += USD_PER_MILLION["soon"]  # a visit also counts a visitor
             if not route.operation.writes:

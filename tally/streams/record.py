@@ -24,10 +24,10 @@ Image = Mapping[str, Any]
 INSERT, MODIFY, REMOVE = "INSERT", "MODIFY", "REMOVE"
 MALFORMED_ERRORS = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 SHOWN_CHARACTERS_MAX = 64  # of a wrong value, in the reason of a dead letter
-CREATED_S_MAX = keys.MINUTE_MAX  # epoch seconds, in the year 2286
+CREATED_S_MAX = keys.MINUTE_MAX  # epoch seconds: the year 2286. A minute may last a second, so both bounds are equal
 TRUE_ATTRIBUTE = {"BOOL": True}
 AMOUNT_LIMIT = 10**38  # DynamoDB stores numbers of 38 digits
-CHANGES, SOON = "changes", "soon"  # of a batch's receipt: changes that committed with it, and changes to be rolled up
+CHANGES, SOON = "changes", "soon"  # of a receipt of a batch, by counter and id: committed with it; to be rolled up
 # A receipt that names its changes has at least one of these attributes. The receipt of a child names no changes.
 CHANGE_ATTRIBUTES = frozenset({"counter", CHANGES, SOON})
 _EMPTY_MAP: Image = {"M": {}}
@@ -46,7 +46,7 @@ class CounterIndex:
         self.minute_s, self.by_name = minute_s, dict(counters)
         # By the prefix of the partition key, each counter with the start of its children's sort keys.
         self.children: dict[str, list[tuple[str, Counter]]] = {}
-        self._tallies: dict[str, list[tuple[str, str, Counter]]] = {}  # the same, with the first and last key of shards
+        self._tallies: dict[str, list[tuple[str, str, Counter]]] = {}  # by prefix: first and last sort key of shards
         for counter in counters.values():
             if counter.items is not None:
                 continue  # the consumer of team items counts them, and a recount judges the number (team/scan_state.py)
@@ -59,7 +59,7 @@ class CounterIndex:
         return int(created_s(record) // self.minute_s)
 
     def counter_of_item(self, prefix: str, sort_key: str) -> Counter | None:
-        """Returns the counter whose tally this item is a shard of; None: reads do not add the item to any number."""
+        """Returns the counter whose tally this item is a shard of; None for other items, and numbers of team items."""
         for low, high, counter in self._tallies.get(prefix, ()):
             if low <= sort_key <= high and counter.shard_of(sort_key) is not None:
                 return counter
@@ -84,7 +84,7 @@ def accepted_receipt(record: Record) -> Image | None:
     if name == REMOVE:
         return None
     image: Image = change["NewImage"]
-    if not isinstance(image, dict):  # the caller would read None as a record without a change
+    if not isinstance(image, dict):  # a null NewImage would look like None, which means no change
         raise PoisonRecordError("NewImage is not an object")
     if name == MODIFY and "nonce" in image and (change.get("OldImage") or {}).get("nonce") == image["nonce"]:
         return None
@@ -92,7 +92,7 @@ def accepted_receipt(record: Record) -> Image | None:
 
 
 def is_ttl_removal(record: Record) -> bool:
-    """Returns whether DynamoDB's TTL removed an item, not a writer."""
+    """Returns whether DynamoDB's TTL, and no writer, removed an item."""
     return bool(record.get("userIdentity", {}).get("principalId") == "dynamodb.amazonaws.com")
 
 
@@ -173,9 +173,9 @@ def booking_minute(stamped: int | None, made: int) -> int:
 def booking_minute_of(image: Image, minute: int) -> int:
     """Returns the booking minute of a receipt or a child. `minute`: the minute of its record.
 
-    A spilled change is booked on the minute of its record. The stamps of spilled changes alternate around the edge of a
-    minute, because the clocks of writers differ. The times of a shard's records only increase, so the rollup adds the
-    amounts of one minute in one write. If changes committed with the receipt (CHANGES), its stamp counts.
+    A spilled change is booked on the minute of its record, because each write of the rollup has one minute, and times
+    in a stream shard only increase. The stamps alternate around the edge of a minute, because writers' clocks differ,
+    and would need more writes. If changes committed with the receipt (CHANGES), the function uses the receipt's stamp.
     """
     is_spilled = image.get("rollup") == TRUE_ATTRIBUTE and CHANGES not in image
     return minute if is_spilled else booking_minute(keys.minute_of(image), minute)

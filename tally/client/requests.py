@@ -207,7 +207,7 @@ class Removed(TypedDict):
 
 
 class Held(TypedDict):
-    """The amount is taken, and held until `expires_at`. In a replay, `state` may be another one."""
+    """The amount is taken, and held until `expires_at`. In a replay, `state` is the present state."""
 
     counter: str
     id: str

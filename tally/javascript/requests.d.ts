@@ -164,7 +164,7 @@ export interface Removed {
   changed: boolean;
 }
 
-/** The amount is taken, and held until `expires_at`. In a replay, `state` may be another one. */
+/** The amount is taken, and held until `expires_at`. In a replay, `state` is the present state. */
 export interface Held {
   counter: string;
   id: string;

@@ -23,7 +23,7 @@ from tally.errors import (
 
 
 class Held(TypedDict):
-    """The amount is taken, and held until `expires_at`. In a replay, `state` may be another one."""
+    """The amount is taken, and held until `expires_at`. In a replay, `state` is the present state."""
 
     counter: str
     id: str
@@ -58,7 +58,7 @@ def _refusal_of_hold(counter: Counter) -> CallerError | None:
 
 
 def _refusal_of_settling(counter: Counter) -> CallerError | None:
-    """Returns why this counter has no holds to settle; None if it may have holds, also of an older declaration."""
+    """Returns why this counter has no holds to settle; None if it may have holds, also under an earlier declaration."""
     return None if counter.may_settle_holds else _refusal_of_hold(counter)
 
 
@@ -101,8 +101,8 @@ def hold(
     released or has expired, send another key to take the amount once more. A hold of a counter with periods stays in
     the period in which it was taken.
     """
-    tally = periods.tally_id(counter, id, clock.now_s())
-    body, replayed = holds.place(call, counter, tally, amount, ttl_s, operation="hold", key=idempotency_key)
+    tally_id = periods.tally_id(counter, id, clock.now_s())
+    body, replayed = holds.place(call, counter, tally_id, amount, ttl_s, operation="hold", key=idempotency_key)
     return Answer(body, status=201, replayed=replayed)
 
 
@@ -129,10 +129,10 @@ def change_hold(
 ) -> Answer[Held]:
     """Change the amount of a hold, or when it expires
 
-    Send `amount`, `ttl_s` or both. Tally takes or gives back the difference, in one transaction with the new time. If
-    the difference does not fit (409), the hold stays as it is. A hold that has ended cannot be changed (409). No hold
-    lasts longer than seven days after it was taken. A replay changes nothing, and answers the present `state` of the
-    hold.
+    Send `amount`, `ttl_s` or both. Tally takes or gives back the difference, and stores the new `expires_at` in the
+    same transaction. If the difference does not fit (409), the hold stays as it is. A hold that has ended cannot be
+    changed (409). No hold lasts longer than seven days after it was taken. A replay changes nothing, and answers the
+    present `state` of the hold.
     """
     if amount is None and ttl_s is None:
         raise InvalidInputError("amount and ttl_s are missing. Send one of them, or both.", field="amount")
@@ -159,8 +159,8 @@ def commit_hold(
     """Commit a hold, at the held amount or at the used amount
 
     If less was used than was held, Tally gives the rest back. If more was used, Tally takes the difference, within the
-    counter's limit and its `debt`. If the difference does not fit (409), the hold stays. Committing twice
-    changes nothing, and a second commit at another amount is refused.
+    counter's limit and its `debt`. If the difference does not fit (409), the hold stays. Committing twice changes
+    nothing, and a second commit at another amount is refused.
 
     To commit a hold that has expired, send an `amount`. Tally takes this amount in the period of the hold, within the
     same limit and `debt`. Tally knows a hold for 7 days after it was taken, and then for as long as the counter's

@@ -41,7 +41,7 @@ class Contents:
     observed: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
     drifts: list[str] = field(default_factory=list)  # a line for each drift row that is not 0
     dead_letters: list[str] = field(default_factory=list)  # the sort key of each
-    judge: str = ""
+    judge_item: str = ""
     """The attributes of the judge's item in the ledger, as text."""
 
 
@@ -83,7 +83,7 @@ def _add_ledger_item(item: dict[str, Any], stored: Contents) -> None:
         details = {name: next(iter(item[name].values())) for name in ("drift", "since", "upto") if name in item}
         stored.drifts.append(f"{item['counter']['S']} {item['target']['S']} drifts by {details.pop('drift')} {details}")
     elif partition == keys.JUDGE_KEY:
-        stored.judge = ", ".join(f"{name} {next(iter(value.values()))}" for name, value in sorted(item.items()))
+        stored.judge_item = ", ".join(f"{name} {next(iter(value.values()))}" for name, value in sorted(item.items()))
     elif partition == keys.DEAD_LETTER_KEY:
         stored.dead_letters.append(item["SK"]["S"])
     elif partition == keys.IMPORT_KEY and item["finished"]["BOOL"]:
@@ -122,8 +122,8 @@ def all_differences(accepted: Accepted, stored: Contents) -> list[str]:
     lines += differences("observed by the journal", expected, stored.observed)
     lines += [*_child_differences(accepted, stored), *_import_differences(accepted, stored)]
     lines += [*_hold_differences(accepted, stored), *_number_differences(accepted)]
-    if stored.drifts and stored.judge:  # without --keep the tables are deleted, and only this line shows the state
-        lines.append(f"the judge: {stored.judge}")
+    if stored.drifts and stored.judge_item:  # without --keep the tables are deleted, and only this line shows the state
+        lines.append(f"the judge: {stored.judge_item}")
     return [*lines, *stored.drifts, *(f"dead letters: {name}" for name in stored.dead_letters)]
 
 

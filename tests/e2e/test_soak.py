@@ -51,17 +51,16 @@ def test_20_000_operations_through_faults_and_kills_are_exact(tmp_path: Path) ->
 
 
 @pytest.mark.long
-def test_the_monitor_and_the_workers_wait_while_the_engine_is_stalled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    product_config = CLIENT_CONFIG.merge(Config(read_timeout=0.1))  # conftest.py has made the tests' product patient
-    monkeypatch.setattr(client, "CLIENT_CONFIG", product_config)
+def test_the_faultless_store_waits_while_the_engine_is_stalled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The monitor and the workers of the soak use the faultless store."""
+    short_timeout = CLIENT_CONFIG.merge(Config(read_timeout=0.1))  # tests/conftest.py gave Tally's client a long one
+    monkeypatch.setattr(client, "CLIENT_CONFIG", short_timeout)
     with Engine(tmp_path / ENGINE) as engine:
         create_soak_tables(tmp_path, engine)
         setup = SoakSetup(tmp_path, seed=0, minute_s=1, engine_endpoint=engine.endpoint)
         assert engine._process is not None
         engine._process.send_signal(signal.SIGSTOP)
-        with pytest.raises(StoreUnreachableError):  # the product gives up after three attempts, which take 4 s at most
+        with pytest.raises(StoreUnreachableError):  # Tally gives up after three attempts, which take 4 s at most
             ping(setup.store(engine.endpoint))
         timer = threading.Timer(5, engine._process.send_signal, [signal.SIGCONT])
         timer.start()
@@ -70,12 +69,12 @@ def test_the_monitor_and_the_workers_wait_while_the_engine_is_stalled(
 
 
 def test_the_soak_shows_why_a_process_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without --keep, the soak deletes its folder with the logs when it ends."""
+    """Without --keep, the soak deletes the logs when it ends, so the error quotes the log's end."""
     monkeypatch.setattr(processes, "_start_process", lambda *_: SimpleNamespace(is_alive=lambda: False))
     (tmp_path / "rollup.log").write_text("ValueError: why\n")
     consumers = processes.ConsumerProcesses(SoakSetup(tmp_path, seed=0, minute_s=1, engine_endpoint=""))
     with pytest.raises(RuntimeError, match="rollup failed:\nValueError: why"):
-        consumers.kill_or_restart(0.0, may_kill=True)
+        consumers.kill_or_restart(now_s=0.0, may_kill=True)
 
 
 def accepted(*notes: Note) -> Accepted:
@@ -89,7 +88,7 @@ def test_the_soak_reports_every_kind_of_difference() -> None:
     notes = accepted(
         Note("counted", "plays", "v1", 1),
         Note("counted", "ticket", "q1", 1, detail="1"),
-        Note("counted", "ticket", "q1", 1, detail="1"),
+        Note("counted", "ticket", "q1", 1, detail="1"),  # the number 1 was given out twice
         Note("put", "likes", "p1", detail="ann"),
         Note("counted", "calls", "u1#2026-11-21", 2),
         Note("imported", "usage", "u2", 7, "run1"),
@@ -112,7 +111,7 @@ def test_the_soak_reports_every_kind_of_difference() -> None:
     stored.expected["plays", "v1"] += 1
     stored.observed["ticket", "q1"] -= 1
     stored.drifts.append("plays v1 drifts by 5")
-    stored.judge = "judged 7"
+    stored.judge_item = "judged 7"  # not a difference: a report of drift also shows it
     stored.dead_letters.append("letter1")
     assert all_differences(notes, stored) == [
         "unknown: plays v2  ",

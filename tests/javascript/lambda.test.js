@@ -33,7 +33,9 @@ test("an answer's number above 2 ** 53 is an exact BigInt", async () => {
 test("the ids of counters are encoded, and the addresses of pages are sent unchanged", async () => {
   const { sent, tally } = clientWith(countedAnswer);
   await tally.get_tallies({ of: ["plays:/a/", "visits:https://example.com/a b"] });
+  // A change that is null is sent unchanged, so that Tally refuses it.
   await tally.change({ changes: [{ counter: "usage", id: "/a/", amount: 1 }, null] });
+  // The target of a batch is its operation, "change".
   await tally.get_receipts({ of: "increment", target: ["plays//a/", "change"], key: ["1", "2"] });
   await tally.get_receipts({ of: "visit", target: "https://example.com/a b", key: "1" });
   await tally.increment({ counter: "usage", id: 7 });
@@ -43,7 +45,7 @@ test("the ids of counters are encoded, and the addresses of pages are sent uncha
   assert.equal(sent[4].id, "7");
 });
 
-test("a value that JSON cannot hold raises a TypeError, and nothing is sent", async () => {
+test("a BigInt that is too large, or a cyclic object, raises a TypeError, and nothing is sent", async () => {
   const { sent, tally } = clientWith(countedAnswer);
   const cyclic = {};
   cyclic.again = cyclic;

@@ -36,7 +36,7 @@ KINDS = {
     "pages": "POST /visits moves it", "page visitors": "POST /visits moves it", VISITORS: "POST …/visitors moves it",
     ITEMS: "it moves when an item is written there",
 }  # fmt: skip
-"""What a counter may count, and what moves its number: the end of an error message (`fields.refusal_of_kind`)."""
+"""What a counter may count, and what moves its number: the end of an error message (`fields.wrong_kind_error`)."""
 MAX_AGE_DEFAULT_S, MAX_AGE_MAX_S = 1, 24 * 3600  # CloudFront keeps no answer for longer than a day (stacks/edge.py)
 NAME_PATTERN = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _PATTERNS = {

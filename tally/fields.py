@@ -60,10 +60,10 @@ _FLAGS = {"true": True, "false": False}
 
 def refusal_unless_counts(counter: Counter, *kinds: str) -> InvalidInputError | None:
     """Returns the error for an operation on counters of these kinds, if this counter is of another kind; else None."""
-    return None if counter.counts in kinds else refusal_of_kind(counter)
+    return None if counter.counts in kinds else wrong_kind_error(counter)
 
 
-def refusal_of_kind(counter: Counter) -> InvalidInputError:
+def wrong_kind_error(counter: Counter) -> InvalidInputError:
     """Returns the error that says what this counter counts, and what moves its number."""
     what = counter.counts if counter.items is None else f"items of the table {counter.items.table}"
     return InvalidInputError(f"{counter.name} counts {what}: {KINDS[counter.counts]}.", field="counter")

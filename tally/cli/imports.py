@@ -37,7 +37,7 @@ PRINTED_LINES_MAX = 20  # bad rows that the command prints, and also refused row
 RUN_CHARACTERS = 16  # without --run, so many characters of the rows' SHA-256 are the run's name
 BUSY_MAX, BUSY_S_MAX = 30, 20.0  # how often a chunk waits for busy tables, and the longest wait
 BAD_INPUT = 2
-_DAYS_MAX = imports.RESTART_S // 86400  # after these days a run cannot go on
+_DAYS_MAX = imports.RESTART_S_MAX // 86400  # after these days a run cannot go on
 
 
 def _add_arguments(parser: Parser, counters: Counters) -> None:
@@ -180,7 +180,7 @@ def _import_rows(source: RowSource, store: Store, import_run: ImportRun) -> int:
         if earlier["finished"]:
             say(f"the run {import_run.run} ended before: {format_rows(earlier['rows'])}, {earlier['refused']} refused")
             return 1 if earlier["refused"] else 0
-        if clock.now_s() > earlier["at"] + imports.RESTART_S:
+        if clock.now_s() > earlier["at"] + imports.RESTART_S_MAX:
             began = f"the run {import_run.run} began at {format_time(earlier['at'])}"
             raise CommandError(f"{began}: its receipts have expired, so it cannot go on")
         import_run = replace(import_run, by=earlier["by"], why=earlier["why"], at_s=earlier["at"])  # as it began
@@ -188,7 +188,7 @@ def _import_rows(source: RowSource, store: Store, import_run: ImportRun) -> int:
     imported = refused = existed = 0
     with progress_bar(None, "row", "imported", import_run.rows) as bar:
         for chunk in source.chunks():
-            if clock.now_s() > import_run.at_s + imports.RESTART_S:
+            if clock.now_s() > import_run.at_s + imports.RESTART_S_MAX:
                 raise CommandError(f"the run {import_run.run} is {_DAYS_MAX} days old: its first receipts expire soon")
             refused_rows, existing = _commit(source, store, import_run.run, chunk)
             for row in refused_rows[: max(0, PRINTED_LINES_MAX - refused)]:

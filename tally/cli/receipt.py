@@ -32,7 +32,7 @@ def _add_arguments(parser: Parser, counters: Counters) -> None:
 def _check_options(args: argparse.Namespace) -> None:
     values.complete_id(args)
     if args.counter.items is not None:
-        raise UsageError(fields.refusal_of_kind(args.counter).detail)
+        raise UsageError(fields.wrong_kind_error(args.counter).detail)
     if args.counter.unique:
         hint = "send the visit again, and the answer says if it is new"
         raise UsageError(f"{args.counter.name} counts visitors, not keys: {hint}")

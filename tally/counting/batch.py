@@ -80,7 +80,7 @@ class Batch:
     is_void: bool = False
     """Whether the batch voids a change (voids.py), in the periods in which the change was counted."""
     may_use_debt: bool = False
-    """Whether the amounts were used before, in the tallies' periods (imports). They may exceed a limit by the debt."""
+    """Whether an import counts the amounts, in the tallies' periods. Then a sum may go beyond a limit by the debt."""
 
     @property
     def payload(self) -> dict[str, Any]:

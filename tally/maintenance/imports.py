@@ -1,10 +1,9 @@
 """Imports numbers and children that were counted elsewhere. A run counts each chunk of rows once.
 
-The chunks depend only on the rows. So if a run was killed and is started a second time, the run makes the same chunks,
-and finds the receipts of the chunks that were committed. A receipt has a digest of the chunk's rows, so a run with
-the same name and other rows is refused. An import is an accepted change, so the journal expects the import. But an
-import is not traffic. Imported receipts and children have a mark, by which series list imports apart, and top lists
-leave imports out.
+The chunks depend only on the rows. So a run that was killed and is started again makes the same chunks, and finds the
+receipts of the committed chunks. A receipt has a digest of the chunk's rows, so a run with the same name and other rows
+is refused. The journal expects an import like every accepted change. But an import is not traffic. Imported receipts
+and children have a mark, so that series list imports apart, and top lists leave imports out.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ from ..errors import AlreadyCountedError, LimitReachedError, PreconditionFailedE
 
 KEPT_DAYS = 30
 """The life of an import's receipts. The options of the counter and of the deployment do not change this life."""
-RESTART_S = (KEPT_DAYS - 1) * 24 * 3600
-"""After this time, a killed run may not be started a second time, because its first receipts expire a day later."""
+RESTART_S_MAX = (KEPT_DAYS - 1) * 24 * 3600
+"""A run may import for so long after its first start, also after a restart. The first receipts expire a day later."""
 VALUE_MAX = 10**37  # of one row: a tally has at most 38 digits, so a tally has room for nine such rows
-ROWS_MAX = 1000  # of a chunk, even if all rows are of one tally
+ROWS_MAX = 1000  # of a chunk, which has TALLIES_MAX tallies at most
 PARENTS_MAX = 100  # DynamoDB's limit of a BatchGetItem
 
 
@@ -89,7 +88,7 @@ def refusal_of_import(counter: Counter, *, children: bool) -> str:
     if counter.retired:
         return f"{counter.name} is retired: it takes no more changes"
     if counter.items is not None:
-        return fields.refusal_of_kind(counter).detail
+        return fields.wrong_kind_error(counter).detail
     if counter.counts_children and not children:
         return f"{counter.name} counts children: import the children with --children {counter.name}"
     if children and not counter.counts_children:
@@ -102,14 +101,14 @@ def number_chunks(counter: Counter, rows: Iterable[NumberRow]) -> Iterator[Chunk
     rows_max = 1 if counter.is_conditional else ROWS_MAX
     place = 0
     for _, of_day in groupby(rows, attrgetter("day")):
-        for chunk in _chunked(of_day, lambda count, ids: count <= rows_max and ids <= fields.TALLIES_MAX):
+        for chunk in _chunked(of_day, lambda count, id_count: count <= rows_max and id_count <= fields.TALLIES_MAX):
             yield chunk._replace(place=place)
             place += 1
 
 
 def child_chunks(rows: Iterable[ChildRow]) -> Iterator[Chunk[ChildRow]]:
     """Yields chunks, in order. A chunk's receipt, its children and their tallies fit into one transaction."""
-    return _chunked(rows, lambda count, ids: 1 + count + ids <= TRANSACTION_ITEMS_MAX)
+    return _chunked(rows, lambda count, id_count: 1 + count + id_count <= TRANSACTION_ITEMS_MAX)
 
 
 def _chunked(rows: Iterable[Row], fits: Callable[[int, int], bool]) -> Iterator[Chunk[Row]]:
@@ -126,14 +125,14 @@ def _chunked(rows: Iterable[Row], fits: Callable[[int, int], bool]) -> Iterator[
 
 
 def import_numbers(call: Call, counter: Counter, run: str, chunk: Chunk[NumberRow]) -> list[RefusedRow]:
-    """Counts a chunk once. Returns the rows that a limit refused. `run`: the name of the run.
+    """Counts a chunk once. Returns the rows that a limit or an existing number refused. `run`: the name of the run.
 
-    The amounts were used before, so they may exceed a limit by the debt. If the run has counted other rows at this
-    place, raises KeyReusedError. Raises CounterRetiredError and StoreBusyError.
+    The rows count what happened outside Tally. So a sum may go beyond a limit by the counter's `debt`. If the run has
+    counted other rows at this place, raises KeyReusedError. Raises CounterRetiredError and StoreBusyError.
     """
     name = f"{run}/{chunk.place}"
-    own_day = chunk.rows[0].day
-    assert all(row.day == own_day for row in chunk.rows), "a receipt has one day"
+    chunk_day = chunk.rows[0].day
+    assert all(row.day == chunk_day for row in chunk.rows), "a receipt has one day"
     sums: dict[Tally, int] = {}
     for row in chunk.rows:
         tally = Tally(counter, row.id)
@@ -142,15 +141,15 @@ def import_numbers(call: Call, counter: Counter, run: str, chunk: Chunk[NumberRo
         if sets_number(counter):  # version 0: only if the tally has no number
             for (_, id_), value in sums.items():
                 increments.set_value(
-                    call, counter, id_, value, 0, operation=IMPORT, key=name, days=KEPT_DAYS, imported_day=own_day,
+                    call, counter, id_, value, 0, operation=IMPORT, key=name, days=KEPT_DAYS, imported_day=chunk_day,
                     debt=counter.debt,
                 )  # fmt: skip
             return []
         changes = Batch(len(chunk.rows), sums, first_entry=dict.fromkeys(sums, 0), may_use_debt=True)
-        key_ = f"{counter.name}/{name}"  # the name of a batch's receipt does not have the counter
-        batch.count(call, changes, operation=IMPORT, key=key_, soon=False, days=KEPT_DAYS, imported_day=own_day)
+        key_ = f"{counter.name}/{name}"  # the id of a batch's receipt does not have the counter
+        batch.count(call, changes, operation=IMPORT, key=key_, soon=False, days=KEPT_DAYS, imported_day=chunk_day)
     except (LimitReachedError, PreconditionFailedError) as error:
-        # Drops the entry, because the command prints the line, and the end, because other rows may be counted.
+        # Drops `changes[0], stock mug: `, because the command names the row's line. Other chunks may be counted.
         why = error.detail.rpartition(": ")[2].removesuffix(" Nothing was counted.")
         return [RefusedRow(row.line, why) for row in chunk.rows]
     return []
@@ -171,7 +170,7 @@ def import_children(call: Call, counter: Counter, run: str, chunk: Chunk[ChildRo
     """Puts the children of a chunk once, and moves their tallies. Returns `{"imported","already","missing"}`.
 
     `already`: how many rows have a child that existed before or that an earlier row has, too. `missing`: the lines of
-    children whose parents do not exist. Of the time of a browser's child, only the day is stored (anonymous.py).
+    children whose parents do not exist. A child of a browser without sign-in (anonymous.py) stores only its day.
     If the run has put other children at this place, raises KeyReusedError. Raises StoreBusyError.
     """
     chunk = chunk._replace(rows=[row._replace(at_s=anonymous.stored_at_s(row.child, row.at_s)) for row in chunk.rows])

@@ -162,7 +162,7 @@ def test_a_file_with_other_rows_under_the_name_of_a_run_is_refused(store: Store,
 def test_a_run_stops_before_its_first_receipts_expire(
     store: Store, run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importer, "RESTART_S", -1)  # a run may import only for RESTART_S seconds after it began
+    monkeypatch.setattr(importer, "RESTART_S_MAX", -1)  # a run may import only for RESTART_S_MAX seconds after it began
     with pytest.raises(CommandError, match="its first receipts expire soon"):
         run.import_(run.file(*video_lines("long")))
     assert read_number(store, PLAYS, "long0") == 0
@@ -176,7 +176,7 @@ def test_a_run_counts_no_row_twice_after_its_receipts_are_deleted(
     assert run.import_(finished_file) == 0
     with killing_at(store, 2, before=True):  # after the first chunk
         run.import_(interrupted_file)
-    later_s = time.time() + importer.RESTART_S + 60  # when a run that began now may not be started once more
+    later_s = time.time() + importer.RESTART_S_MAX + 60  # when a run that began now may not be started once more
     stored = store.client.scan(TableName=store.settings.receipts_table)["Items"]
     assert min(int(item["expiration"]["N"]) for item in stored) > later_s
     for item in stored:
@@ -597,7 +597,7 @@ def test_the_receipts_of_an_import_are_kept_for_longer_than_the_import_may_take(
     else:
         importer.import_numbers(Call(store), counter, "run", importer.Chunk(0, [importer.NumberRow(1, id_, 5)]))
     [receipt] = store.client.scan(TableName=store.settings.receipts_table)["Items"]
-    assert int(receipt["expiration"]["N"]) > time.time() + importer.RESTART_S
+    assert int(receipt["expiration"]["N"]) > time.time() + importer.RESTART_S_MAX
     if counter is BUDGET:
         [item] = store.client.scan(TableName=store.settings.counts_table)["Items"]
         assert (item["left"], int(item["expiration"]["N"])) == ({"N": "5"}, periods.expires_s(counter, id_))

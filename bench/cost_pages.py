@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from tally.cli.strangers import worst_day
+from tally.cli.strangers import worst_day_usd
 from tally.contract.declarations import Declarations
 
 from . import ROOT, cost
@@ -100,7 +100,7 @@ def fill_page(page: str) -> str:
         "volumes": _volumes_table(),
         "strangers": _table(["a day at 100 requests a second", "about"], day_rows),
     }
-    worst = worst_day(Declarations.load(ROOT / "lambdas/counters.py"), throttle_factor=1)
+    worst = worst_day_usd(Declarations.load(ROOT / "lambdas/counters.py"), throttle_factor=1)
     marked = r"(<!-- make cost: (\w+) -->\n\n)(?:\|.*\n)*\n?"
     page = re.sub(marked, lambda marker: f"{marker[1]}{tables[marker[2]]}\n", page)
     dev, prod = (f"${bill(stage=stage, free_tier=True)['total']:.2f}" for stage in (DEV, PROD))

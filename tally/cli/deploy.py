@@ -27,7 +27,7 @@ from .account import UNRESERVED, Account
 from .assembly import TABLE, AssemblyStack, read_stacks
 from .command import Command, Counters, Parser
 from .folder import counters, lambdas
-from .strangers import worst_day
+from .strangers import worst_day_usd
 from .terminal import CommandError, check_answerable, confirm, explain_error
 
 ASSEMBLY = Path("cdk.out")
@@ -171,7 +171,7 @@ def warnings(options: Options, declared: Declarations, target: Account) -> Itera
         yield "users sign in without a second factor: -c mfa=required requires one"
     if options.keeps_data and not options.alarm_email:
         yield "no address gets the alarms by mail: set -c alarmEmail=…, or subscribe to the topic yourself"
-    usd = worst_day(declared, options.throttle)
+    usd = worst_day_usd(declared, options.throttle)
     yield f"strangers who use every public route to its limit cost up to ${usd:,.0f} a day: AWS Budgets can mail you"
 
 

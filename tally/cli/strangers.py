@@ -1,4 +1,4 @@
-"""The cost of strangers who use every public route to its limit. `tally deploy` warns of this cost."""
+"""The cost of strangers who use every public route as often as its throttle allows. `tally deploy` shows it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from tally.api.operation import Access
 from tally.contract.declarations import Declarations
 
 USD_PER_MILLION = {"now": 5.50, "soon": 4.94, "like with a key": 8.04, "read": 1.49, "number": 0.125}
-"""The price of a million requests of each kind, each for another id. `number`: the price of a million further numbers,
-in reads that ask for several numbers. A test compares these prices with the units and prices of bench/cost.py."""
+"""The price of a million requests: changes that are visible now or soon, likes with a key, and reads. Each request has
+another id. `number`: of a million further numbers in reads of many. A test compares these prices with bench/cost.py."""
 
 
-def worst_day(declared: Declarations, throttle_factor: float) -> float:
-    """Returns the US dollars of a day on which strangers use every public route to its limit. If a read may name many
-    numbers, each read names as many as it may. The rate of each throttle is multiplied by `throttle_factor`."""
+def worst_day_usd(declared: Declarations, throttle_factor: float) -> float:
+    """Returns the US dollars of a day on which strangers use every public route as often as its throttle allows, times
+    `throttle_factor`. If a read may name many numbers, each read names as many as it may."""
     total = 0.0
     for route in declared.routes:
         if route.access is Access.ANYONE:
             counters = route.served_counters(declared.counters)
             kinds = ["like with a key" if counter.counts_children else counter.visible for counter in counters]
+            # Every public route that writes serves a counter. The price of a read follows.
             usd = max((USD_PER_MILLION[kind] for kind in kinds), default=USD_PER_MILLION["soon"])
             if any(counter.unique for counter in counters):
                 usd += USD_PER_MILLION["soon"]  # a visit also counts a visitor

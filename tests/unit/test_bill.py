@@ -12,7 +12,7 @@ import counters
 from bench import ROOT, cost, cost_pages
 from bench.cost import Month, bill, million, prices
 from tally.builtin import PAGE_VISITORS
-from tally.cli.strangers import USD_PER_MILLION, worst_day
+from tally.cli.strangers import USD_PER_MILLION, worst_day_usd
 from tally.contract.declarations import Declarations
 
 PAGE = cost.PAGE.read_text()
@@ -88,16 +88,16 @@ def test_the_worst_day_pays_for_a_visitor_with_each_visit() -> None:
     with_visitors = replace(declared, counters={**declared.counters, PAGE_VISITORS.name: PAGE_VISITORS})
     (visit_route,) = [route for route in declared.routes if route.operation.name == "visit"]
     usd_of_visitors = visit_route.throttle.rate_per_s * 86_400 / 1e6 * USD_PER_MILLION["soon"]  # a receipt for each
-    usd = worst_day(declared, throttle_factor=1)
-    assert worst_day(with_visitors, throttle_factor=1) - usd >= usd_of_visitors - 0.01
+    usd = worst_day_usd(declared, throttle_factor=1)
+    assert worst_day_usd(with_visitors, throttle_factor=1) - usd >= usd_of_visitors - 0.01
 
 
 def test_the_worst_day_depends_on_the_throttles_and_on_the_public_routes() -> None:
     declared = Declarations.load(ROOT / "lambdas/counters.py")
-    usd = worst_day(declared, throttle_factor=1)
-    assert worst_day(declared, throttle_factor=0.1) == pytest.approx(usd / 10)
+    usd = worst_day_usd(declared, throttle_factor=1)
+    assert worst_day_usd(declared, throttle_factor=0.1) == pytest.approx(usd / 10)
     more_public = replace(declared, counters={**declared.counters, "stock": replace(counters.STOCK, read="anyone")})
-    assert worst_day(more_public, throttle_factor=1) > usd
+    assert worst_day_usd(more_public, throttle_factor=1) > usd
     less_public = {**declared.counters, "hearts": replace(counters.HEARTS, changes="caller")}
     usd_of_writes = 2 * 100 * 86_400 / 1e6 * USD_PER_MILLION["like with a key"]  # PUT and DELETE, each 100 a second
-    assert usd - worst_day(replace(declared, counters=less_public), throttle_factor=1) > usd_of_writes
+    assert usd - worst_day_usd(replace(declared, counters=less_public), throttle_factor=1) > usd_of_writes

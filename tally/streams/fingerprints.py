@@ -10,8 +10,8 @@ a receipt, so an amount that goes to other keys shows as drift. If a number in s
 reads return the sum, except reads of many numbers, and limits see the first shard alone.
 
 The fingerprint of a counter of items is its table. A scan notes the fingerprint before it sets the first number,
-because no change explains that number. A fingerprint never changes, except that `keep_periods` may shrink: code from
-before a deploy still fits the fingerprint that it noted.
+because no change explains that number. A fingerprint never changes, except that `keep_periods` may shrink. After the
+rollback of a deploy that lowered `keep_periods`, the old declaration may not fit, but consumers do not wait.
 """
 
 from __future__ import annotations

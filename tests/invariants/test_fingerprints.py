@@ -36,7 +36,7 @@ def declare(world: Deployment, *declared: Counter) -> None:
 
 
 def count(world: Deployment, counter: Counter, times: int = 1, id_: str = ID) -> int:
-    """Change a counter on many shards, each time by its `delta`, or by 2 without one. Returns the sum; 0 if retired."""
+    """Change a counter on many shards, each time by its delta, or by 2 if it is None. Returns the sum; 0 if retired."""
     amount = counter.delta or 2
     for _ in range(0 if counter.retired else times):
         world.store.spread.widen(counter.partition_start + id_, counter.max_shards)
@@ -109,7 +109,7 @@ def test_consumers_wait_while_a_declaration_does_not_fit_and_continue_after_its_
 )
 def test_a_number_in_many_shards_stays_right_under_a_declaration_of_one_shard(change: Mapping[str, Any]) -> None:
     """Reads sum up all shards, and a change of a numbered counter takes its number from the sum."""
-    # Automatic: as many shards as the other fields allow, which is one with a limit or with `numbered`.
+    # With MAX_SHARDS_AUTOMATIC, a counter with a limit or with `numbered` has one shard.
     new = replace(PLAIN, **{"max_shards": MAX_SHARDS_AUTOMATIC, **change})
     with deployed() as world:
         declare(world, PLAIN)
@@ -126,16 +126,16 @@ def test_a_number_in_many_shards_stays_right_under_a_declaration_of_one_shard(ch
             fingerprints.check(fingerprints.read_all(world.store), {"c": new})
 
 
-def test_an_undeclared_counter_is_booked_as_expected_and_as_observed() -> None:
-    """The bookkeeper may book one half of a change before a deploy or a rollback removes the counter. Without the other
-    half, the number would drift."""
+def test_both_halves_of_a_change_are_booked_although_its_counter_is_no_longer_declared() -> None:
+    """A deploy or a rollback may remove the counter when the bookkeeper has booked one half of a change. Unless the
+    other half is booked, too, the number drifts."""
     with deployed() as world:
         declare(world, PLAIN)
         accepted = count(world, PLAIN, 5)
         world.run_without_drift(minutes=3)
         for declared in ((), (PLAIN,), ()):
             accepted += count(world, PLAIN)
-            world.run_until(world.now_s + 2)  # perhaps one half of the change is booked
+            world.run_until(world.now_s + 2)  # so perhaps only one half of the change is booked
             declare(world, *declared)
         world.run_without_drift()
         declare(world, PLAIN)
@@ -143,8 +143,9 @@ def test_an_undeclared_counter_is_booked_as_expected_and_as_observed() -> None:
         assert read(world, PLAIN) == accepted
 
 
-def test_the_first_change_stores_the_fingerprint_and_later_only_its_keep_periods_shrinks() -> None:
-    """So after a rollback, the declaration from before the deploy fits."""
+def test_the_first_change_stores_the_fingerprint_and_later_changes_only_lower_its_keep_periods() -> None:
+    """A declaration with more `keep_periods` than the fingerprint does not fit, so a deploy refuses the declaration.
+    But consumers do not wait, because they book each record rightly."""
     with deployed() as world:
         declare(world, ONE_SHARD)
         world.run(3)

@@ -51,8 +51,8 @@ class Mixed(Traffic):
         self._note_spilled()
 
     def put_heart(self, hot: bool) -> None:
-        """Put a heart of a page that may be removed."""
-        page, user = f"a{self._low_number(3)}", self._new_user()
+        """Put a heart of a page, unless the page is removed."""
+        page, user = f"a{self._skewed_number_below(3)}", self._new_user()
         self._set_contention(counters.HEARTS, page, hot)
         with contextlib.suppress(ParentRemovedError):
             children.set_child(Call(self.world.store), counters.HEARTS, page, user, True)
@@ -73,19 +73,19 @@ class Mixed(Traffic):
         self._note_spilled()
 
     def remove_page(self, _: bool) -> None:
-        """Remove a page, rarely. The sweep removes its hearts."""
-        page = f"a{self._low_number(3)}"
+        """Remove a page, rarely. The sweep removes the page's hearts."""
+        page = f"a{self._skewed_number_below(3)}"
         if self.chance.random() < 0.15 and deletion.remove_parent(Call(self.world.store), counters.HEARTS, page):
             self.truth.accepted["hearts", page] = 0
             self.hearts = [heart for heart in self.hearts if heart[0] != page]
         self._note_spilled()
 
     def change_minute(self, hot: bool) -> None:
-        """Change the tally of this minute, which is kept for some minutes."""
+        """Change this minute's tally, which is kept for some minutes."""
         self.increment(MINUTES, periods.tally_id(MINUTES, "k", time.time()), 1, hot)
 
     def change_soon_minute(self, hot: bool) -> None:
-        """Change the tally of this minute of a counter whose changes always spill."""
+        """Change this minute's tally of a counter whose changes always spill."""
         self.increment(SOON_MINUTES, periods.tally_id(SOON_MINUTES, "k", time.time()), 1, hot)
 
     def take_number(self, _: bool) -> None:

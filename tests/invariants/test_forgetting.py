@@ -74,7 +74,7 @@ def leave_traces(deployment: Deployment) -> None:
         posts.write_post(Call(deployment.store, QUOTED), LIKES, post, "mine")
         deployment.like("bob", post=post)
     for post in ("a", "b"):
-        deployment.post(3, post=post)
+        deployment.post(likers=3, post=post)
         deployment.like(QUOTED, post=post)
     deployment.like(QUOTED, post="own1")
     deployment.post(post="c")
@@ -168,10 +168,10 @@ def test_every_trace_of_the_user_and_no_other_is_removed_and_the_history_does_no
     place_hold(deployment, amount=4, ttl_s=60)
     deployment.skip(120)
     assert trace_names(deployment) == sorted([*ALL_TRACES, "hold"])
-    marker_write = dead_letters.store_and_mark(
+    dead_letter_write = dead_letters.store_and_mark(
         Call(deployment.store), deployment.objects, "bookkeeper", "counts", "s-0", "7", {}, "for a test"
     )
-    deployment.store.client.put_item(**marker_write["Put"])
+    deployment.store.client.put_item(**dead_letter_write["Put"])
     runs_at_start: list[Any] = []
     raw_store = replace(deployment.store, client=world.raw)
     world.proxy.plan = before_transactions({0: lambda: runs_at_start.extend(history.forget_runs(raw_store, USER))})
@@ -276,13 +276,14 @@ def test_a_wrong_command_line_gets_an_error_of_one_line(run: Run, arguments: tup
 
 @pytest.mark.long
 def test_a_search_for_a_user_costs_the_documented_units(deployment: Deployment, world: World) -> None:
-    """By the docstring of `forgetting`, 200 likes cost 8 read units at most, and each bucket of holds costs 1."""
+    """A million likes cost 40,000 read units (docstring of `forgetting`), so 200 likes cost 8 at most. The ledger keeps
+    holds in 16 partitions, and a query of each partition costs 1 unit."""
     post = str(uuid.uuid4())
     deployment.post(post=post)
     for _ in range(200):
         deployment.like(str(uuid.uuid4()), post=post)
     with world.measure_units() as measured:
         list(forgetting.find_traces(deployment.store, counters.COUNTERS, "nobody"))
-    assert [units for name, units in measured if name == "Query"] == [1.0] * 16  # there are 16 buckets
+    assert [units for name, units in measured if name == "Query"] == [1.0] * 16
     [units] = [units for name, units in measured if name == "Scan"]
     assert units == 7

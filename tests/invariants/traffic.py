@@ -83,17 +83,17 @@ class Traffic:
 
     def play(self, hot: bool) -> None:
         """Plays a video. A play of a hot video spills."""
-        self.increment(counters.PLAYS, f"v{self._low_number(VIDEOS)}", 1, hot)
+        self.increment(counters.PLAYS, f"v{self._skewed_number_below(VIDEOS)}", 1, hot)
 
     def use(self, hot: bool) -> None:
         """Changes usage. A spilled amount is positive, because the world finds the spilled changes in a sum that the
         rollup added, oldest first, until no amount is left (`_note_rollup`)."""
-        id_ = f"u{self._low_number(USERS_OF_USAGE)}"
+        id_ = f"u{self._skewed_number_below(USERS_OF_USAGE)}"
         self.increment(counters.USAGE, id_, self.chance.choice([1, 3] if hot else [1, 3, -2]), hot)
 
     def visit(self, _: bool) -> None:
         """Visits a page. A visit always spills."""
-        self.increment(counters.VISITS, f"https://example.com/{self._low_number(PAGES)}", 1, True)
+        self.increment(counters.VISITS, f"https://example.com/{self._skewed_number_below(PAGES)}", 1, True)
 
     def increment(self, counter: Counter, id_: str, amount: int, spills: bool) -> None:
         """Counts an increment, and notes the increment. `spills`: whether to make the tally hot first."""
@@ -105,7 +105,7 @@ class Traffic:
 
     def like(self, hot: bool) -> None:
         """Likes a post, as a new user or after an unlike. A like of a hot post spills, but not over a tombstone."""
-        post, user = f"p{self._low_number(POSTS)}", self._new_user()
+        post, user = f"p{self._skewed_number_below(POSTS)}", self._new_user()
         removed_likes = [like for like in self.removed_likes if like[0] == post]
         if removed_likes and self.chance.random() < 0.3:
             user = removed_likes[0][1]
@@ -191,7 +191,7 @@ class Traffic:
 
     def import_(self, hot: bool) -> None:
         """Imports a number without a day, as from a file that has totals only."""
-        number = self._low_number(VIDEOS)
+        number = self._skewed_number_below(VIDEOS)
         counter, id_, amount = self.chance.choice([
             (counters.PLAYS, f"v{number}", 30), (counters.VISITS, f"https://example.com/{number}", 7),
         ])  # fmt: skip
@@ -204,7 +204,7 @@ class Traffic:
 
     def import_likes(self, _: bool) -> None:
         """Imports two likes of days in 2023."""
-        post = f"p{self._low_number(POSTS)}"
+        post = f"p{self._skewed_number_below(POSTS)}"
         rows = [
             imports.ChildRow(number, post, self._new_user(), 1_700_000_000 + 86_400 * number) for number in range(2)
         ]
@@ -258,8 +258,8 @@ class Traffic:
     def move_tally(self) -> None:
         """Adds to a tally, without a receipt."""
         tally = self.chance.choice([
-            ("plays", f"v{self._low_number(VIDEOS)}"), ("likes", f"p{self._low_number(POSTS)}"),
-            ("visits", f"https://example.com/{self._low_number(PAGES)}"), ("usage", "u0"),
+            ("plays", f"v{self._skewed_number_below(VIDEOS)}"), ("likes", f"p{self._skewed_number_below(POSTS)}"),
+            ("visits", f"https://example.com/{self._skewed_number_below(PAGES)}"), ("usage", "u0"),
         ])  # fmt: skip
         amount = self.chance.choice([-7, -1, 1, 5, 40])
         self.world.edit(amount, counters.COUNTERS[tally[0]], tally[1])
@@ -344,7 +344,7 @@ class Traffic:
 
     def add_child(self) -> None:
         """Puts a like without changing the tally."""
-        post, user = f"p{self._low_number(POSTS)}", self._new_user()
+        post, user = f"p{self._skewed_number_below(POSTS)}", self._new_user()
         now_minute = self.world.settings.minute_of(self.world.clock.now_s)
         minute = self.chance.choice([None, now_minute, now_minute - 5000, now_minute + 5000])  # 5,000 minutes: days
         self.put_child(post, user, minute)
@@ -385,7 +385,7 @@ class Traffic:
         answer = self.world.wire.put_item(TableName=self.world.name("counts"), Item=item, ReturnValues="ALL_OLD")
         return int(answer.get("Attributes", item)["visits"]["N"])
 
-    def _low_number(self, end: int) -> int:
+    def _skewed_number_below(self, end: int) -> int:
         """Returns a number below `end`, mostly a low number, so that some tallies get more changes than others."""
         return min(end - 1, int(self.chance.expovariate(3 / end)))
 

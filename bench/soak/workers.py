@@ -34,12 +34,12 @@ BURST_MAX, BATCH_MAX = 90, 6  # increments of a burst, changes of a batch
 IMPORT_MAX, CRASHES_MAX, CRASH_WRITES_MAX = 300, 3, 5  # of an import: rows, crashes, and writes before each crash
 TTL_S_MAX = 6  # a hold expires after 2 to 6 s, so some holds expire before their client settles them
 VOID_AFTER_S_MAX = 6  # a void begins at most so long after the answer to its change
-CHILDREN = 15  # the children that a client puts and removes under each parent; no other client changes them
+CHILDREN_PER_PARENT = 15  # children that a client puts and removes; no other client changes these children
 HOT_SHARE = 0.3  # the share of the changes that go to the first two ids of a counter, or to its first parent
 
 
 class IncrementKind(NamedTuple):
-    """Increments of a counter. A client draws a kind by `weight` (bursts: `weight_in_burst`), an id, and an amount."""
+    """Increments of a counter. A client draws a kind by `weight` (burst: `weight_in_burst`), an id, and an amount."""
 
     counter: Counter
     ids: Sequence[str]
@@ -81,8 +81,9 @@ FLUSH_S = 0.3  # between two flushes of the notes, which the monitor reads
 class Stores(NamedTuple):
     """The stores that the clients of a process share.
 
-    `faulty`: for changes that a receipt protects. `faulty_with_tokens`: for changes that DynamoDB's token protects.
-    `for_imports`: for imports, which `crasher` interrupts. `faultless`: a store whose requests meet no faults.
+    A change that is sent twice must count once. `faulty`: for changes with a receipt, which ensures this.
+    `faulty_with_tokens`: for changes without a receipt, for which DynamoDB's token ensures this. `for_imports`: for
+    imports, which `crasher` interrupts. `faultless`: a store whose requests meet no faults.
     """
 
     faulty: Store
@@ -149,7 +150,7 @@ class Client:
             intended_changes.IntendedEntry(counter, parent, child=f"{name}-{user}")
             for counter, parents in PARENTS.items()
             for parent in parents
-            for user in range(CHILDREN)
+            for user in range(CHILDREN_PER_PARENT)
         ]
         self._hot_child_entries = [entry for entry in self._child_entries if entry.id == PARENTS[entry.counter][0]]
         self._child_exists: dict[IntendedEntry, bool | None] = dict.fromkeys(self._child_entries, False)
@@ -203,10 +204,11 @@ class Client:
     # The changes that a client makes.
 
     def _begin_random_change(self, operations_left: int) -> None:
+        """Begin a change. A method returns None if the method began its changes itself, or if none can begin now."""
         name = self._chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
         if name in INCREMENTS:
             self._begin(self._increment(INCREMENTS[name]))
-        elif intent := getattr(self, f"_{name}")(operations_left):  # None: there is nothing more to begin
+        elif intent := getattr(self, f"_{name}")(operations_left):
             self._begin(intent)
 
     def _begin(self, intent: IntendedChange) -> None:
@@ -225,7 +227,7 @@ class Client:
         """Make many increments, one after the other."""
         kinds, size = list(INCREMENTS.values()), min(operations_left, self._chance.randint(2, BURST_MAX))
         for kind in self._chance.choices(kinds, [kind.weight_in_burst for kind in kinds], k=size):
-            # A void of an increment of this burst also takes operations.
+            # An increment of this burst may have planned its void, which also takes operations.
             if self._begun_operations < self._operations_max:
                 self._begin(self._increment(kind))
 
@@ -261,7 +263,8 @@ class Client:
         return self._intended_changes.import_file(stores.for_imports, stores.crasher, folder, entries, crash_after, key)
 
     def _imported_row(self, counter: Counter, new_name: str) -> IntendedEntry:
-        """Return a row of an import file. `new_name`: the row's child, or the row's id if no other change uses it."""
+        """Return a row of an import file. `new_name`: a name that no other change uses. If the counter counts children,
+        the name is the row's child. Otherwise the name is the row's id, unless the row has an id of other changes."""
         if counter.counts_children:
             return self._intended_changes.IntendedEntry(counter, self._chance.choice(PARENTS[counter]), 0, new_name)
         (kind,) = [kind for kind in INCREMENTS.values() if kind.counter is counter]

@@ -132,7 +132,7 @@ emulator: setup-tests ## test the whole stack in an emulator of AWS, with the re
 rehearse: setup-tests ## run the commands of docs/first-deploy.md on the emulator: each must print what the page says
 	@$(PY) -m pytest -q -s --tb=short tests/emulator/test_rehearsal.py
 
-mutations: setup-tests ## remove each guard of the core, one at a time: a test must fail (ARGS=part of a name)
+mutations: setup-tests ## remove each guard, one at a time: a test must fail (ARGS=part of a name)
 	@$(PY) -m tests.mutations $(ARGS)
 
 openapi: setup ## print the OpenAPI document

@@ -23,7 +23,7 @@ from tally.paths import PACKAGE, PACKAGES
 
 SOURCE_SUFFIXES = {".py", ".js", ".html", ".css"}
 # No function imports these parts of the package.
-NOT_DEPLOYED = {"cdk", "cli", "contract", "dev", "maintenance", "paths.py", "records"}
+NOT_DEPLOYED = {"cdk", "cli", "client", "contract", "dev", "maintenance", "paths.py", "records"}
 COUNTERS_FILE = "counters.py"
 PYTHON_VERSION = "3.14"
 PLATFORM = "aarch64-manylinux2014"

@@ -204,7 +204,8 @@ class Client:
     # The changes that a client makes.
 
     def _begin_random_change(self, operations_left: int) -> None:
-        """Begin a change. A method returns None if the method began its changes itself, or if none can begin now."""
+        """Begin a change of a random kind. The kind's method, such as `_batch`, returns the change to begin. The method
+        returns None if it began its changes itself (`_burst`), or if no change can begin now (`_child`)."""
         name = self._chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
         if name in INCREMENTS:
             self._begin(self._increment(INCREMENTS[name]))

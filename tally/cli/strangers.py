@@ -6,8 +6,8 @@ from tally.api.operation import Access
 from tally.contract.declarations import Declarations
 
 USD_PER_MILLION = {"now": 5.50, "soon": 4.94, "like with a key": 8.04, "read": 1.49, "number": 0.125}
-"""The price of a million requests: changes that are visible now or soon, likes with a key, and reads. Each request has
-another id. `number`: of a million further numbers in reads of many. A test compares these prices with bench/cost.py."""
+"""The price of a million requests: changes that are visible now or soon, likes with a key, and reads. No two have
+the same id. `number`: a million numbers beyond the first of each read. A test compares these with bench/cost.py."""
 
 
 def worst_day_usd(declared: Declarations, throttle_factor: float) -> float:
@@ -18,7 +18,7 @@ def worst_day_usd(declared: Declarations, throttle_factor: float) -> float:
         if route.access is Access.ANYONE:
             counters = route.served_counters(declared.counters)
             kinds = ["like with a key" if counter.counts_children else counter.visible for counter in counters]
-            # Every public route that writes serves a counter. The price of a read follows.
+            # Only a read may serve no counter, and the price of a read is set below. So this default is never used.
             usd = max((USD_PER_MILLION[kind] for kind in kinds), default=USD_PER_MILLION["soon"])
             if any(counter.unique for counter in counters):
                 usd += USD_PER_MILLION["soon"]  # a visit also counts a visitor

@@ -146,10 +146,11 @@ def import_numbers(call: Call, counter: Counter, run: str, chunk: Chunk[NumberRo
                 )  # fmt: skip
             return []
         changes = Batch(len(chunk.rows), sums, first_entry=dict.fromkeys(sums, 0), may_use_debt=True)
-        key_ = f"{counter.name}/{name}"  # the id of a batch's receipt does not have the counter
+        key_ = f"{counter.name}/{name}"  # the id of a batch's receipt does not contain the counter
         batch.count(call, changes, operation=IMPORT, key=key_, soon=False, days=KEPT_DAYS, imported_day=chunk_day)
     except (LimitReachedError, PreconditionFailedError) as error:
-        # Drops `changes[0], stock mug: `, because the command names the row's line. Other chunks may be counted.
+        # Drops `changes[0], stock mug: `, because the command names the row's line. Drops `Nothing was counted.`, as
+        # other chunks of the run may be counted.
         why = error.detail.rpartition(": ")[2].removesuffix(" Nothing was counted.")
         return [RefusedRow(row.line, why) for row in chunk.rows]
     return []

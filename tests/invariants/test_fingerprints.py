@@ -36,7 +36,8 @@ def declare(world: Deployment, *declared: Counter) -> None:
 
 
 def count(world: Deployment, counter: Counter, times: int = 1, id_: str = ID) -> int:
-    """Change a counter on many shards, each time by its delta, or by 2 if it is None. Returns the sum; 0 if retired."""
+    """Change a counter on many shards, each time by its delta, or by 2 if the counter has no delta. Returns the sum,
+    which is 0 if the counter is retired."""
     amount = counter.delta or 2
     for _ in range(0 if counter.retired else times):
         world.store.spread.widen(counter.partition_start + id_, counter.max_shards)

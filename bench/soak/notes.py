@@ -22,7 +22,8 @@ Tally = tuple[str, str]
 
 class Note(NamedTuple):
     """The final answer to one intended change. `outcome`: a constant of this module, such as COUNTED. `id`: with its
-    period. `detail`: the number given out, the hold, the child, or the error."""
+    period. `key`: the idempotency key, or the run of an import. `detail`: the number given out, the hold, the child, or
+    the error."""
 
     outcome: str
     counter: str

@@ -24,10 +24,12 @@ Image = Mapping[str, Any]
 INSERT, MODIFY, REMOVE = "INSERT", "MODIFY", "REMOVE"
 MALFORMED_ERRORS = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 SHOWN_CHARACTERS_MAX = 64  # of a wrong value, in the reason of a dead letter
-CREATED_S_MAX = keys.MINUTE_MAX  # epoch seconds: the year 2286. A minute may last a second, so both bounds are equal
+CREATED_S_MAX = keys.MINUTE_MAX  # epoch seconds until the year 2286: as many as the shortest minutes, of 1 s (minute_s)
 TRUE_ATTRIBUTE = {"BOOL": True}
 AMOUNT_LIMIT = 10**38  # DynamoDB stores numbers of 38 digits
-CHANGES, SOON = "changes", "soon"  # of a receipt of a batch, by counter and id: committed with it; to be rolled up
+# The attributes of a batch's receipt with amounts by counter and id. The receipt's transaction moved the tallies of
+# CHANGES. The rollup moves the tallies of SOON.
+CHANGES, SOON = "changes", "soon"
 # A receipt that names its changes has at least one of these attributes. The receipt of a child names no changes.
 CHANGE_ATTRIBUTES = frozenset({"counter", CHANGES, SOON})
 _EMPTY_MAP: Image = {"M": {}}
@@ -173,9 +175,9 @@ def booking_minute(stamped: int | None, made: int) -> int:
 def booking_minute_of(image: Image, minute: int) -> int:
     """Returns the booking minute of a receipt or a child. `minute`: the minute of its record.
 
-    A spilled change is booked on the minute of its record, because each write of the rollup has one minute, and times
-    in a stream shard only increase. The stamps alternate around the edge of a minute, because writers' clocks differ,
-    and would need more writes. If changes committed with the receipt (CHANGES), the function uses the receipt's stamp.
+    A spilled change is booked on the minute of its record. The rollup writes a tally once for each run of records with
+    one minute, and the times of records in a stream shard only increase. Stamps come from clocks that differ, so around
+    the end of a minute each record could need a write. If changes committed with a receipt (CHANGES), its stamp counts.
     """
     is_spilled = image.get("rollup") == TRUE_ATTRIBUTE and CHANGES not in image
     return minute if is_spilled else booking_minute(keys.minute_of(image), minute)

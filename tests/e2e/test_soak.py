@@ -91,8 +91,8 @@ def test_the_soak_reports_every_kind_of_difference() -> None:
         Note("counted", "ticket", "q1", 1, detail="1"),  # the number 1 was given out twice
         Note("put", "likes", "p1", detail="ann"),
         Note("counted", "calls", "u1#2026-11-21", 2),
-        Note("imported", "usage", "u2", 7, "run1"),
-        Note("imported", "hearts", "h1", 0, "run2", detail="bob"),
+        Note("imported", "usage", "u2", 7, key="run1"),
+        Note("imported", "hearts", "h1", 0, key="run2", detail="bob"),
         Note("held", "stock", "i1", 3, detail="h1"),
         Note("committed", "stock", "i1", detail="h1"),
         Note("unknown", "plays", "v2"),
@@ -111,7 +111,7 @@ def test_the_soak_reports_every_kind_of_difference() -> None:
     stored.expected["plays", "v1"] += 1
     stored.observed["ticket", "q1"] -= 1
     stored.drifts.append("plays v1 drifts by 5")
-    stored.judge_item = "judged 7"  # not a difference: a report of drift also shows it
+    stored.judge_item = "judged 7"  # no difference: `all_differences` shows the judge's item if there is drift
     stored.dead_letters.append("letter1")
     assert all_differences(notes, stored) == [
         "unknown: plays v2  ",

@@ -35,13 +35,13 @@ test("the ids of counters are encoded, and the addresses of pages are sent uncha
   await tally.get_tallies({ of: ["plays:/a/", "visits:https://example.com/a b"] });
   // A change that is null is sent unchanged, so that Tally refuses it.
   await tally.change({ changes: [{ counter: "usage", id: "/a/", amount: 1 }, null] });
-  // The target of a batch is its operation, "change".
-  await tally.get_receipts({ of: "increment", target: ["plays//a/", "change"], key: ["1", "2"] });
+  // A target without a slash, such as the target of a batch, has no id to encode.
+  await tally.get_receipts({ of: "increment", target: ["plays//a/", "changes"], key: ["1", "2"] });
   await tally.get_receipts({ of: "visit", target: "https://example.com/a b", key: "1" });
   await tally.increment({ counter: "usage", id: 7 });
   assert.deepEqual(sent[0].of, ["plays:~2Fa~2F", "visits:https://example.com/a b"]);
   assert.deepEqual([sent[1].changes[0].id, sent[1].changes[1]], ["~2Fa~2F", null]);
-  assert.deepEqual([sent[2].target, sent[3].target], [["plays/~2Fa~2F", "change"], "https://example.com/a b"]);
+  assert.deepEqual([sent[2].target, sent[3].target], [["plays/~2Fa~2F", "changes"], "https://example.com/a b"]);
   assert.equal(sent[4].id, "7");
 });
 

@@ -40,8 +40,8 @@ class SweptHolds(NamedTuple):
 def sweep(store: Store, counters: Mapping[str, Counter], until_s: float) -> SweptHolds:
     """Releases expired holds, until `until_s` on the store's clock. The next sweep continues.
 
-    Reads a page of each bucket in turn, and begins with a random bucket, so that no bucket is always the last. If a
-    hold cannot be released, logs this, counts the hold in the metric HoldsNotReleased, and continues."""
+    Reads a page of each bucket (partition of holds) in turn. Begins at random, so that no bucket is always the last.
+    If a hold cannot be released, logs this, counts the hold in the metric HoldsNotReleased, and continues."""
     run, finished = _HoldsSweep(store, counters, until_s), True
     first = store.spread.random.randrange(BUCKETS)
     buckets = [(first + number) % BUCKETS for number in range(BUCKETS)]
@@ -72,9 +72,9 @@ class _HoldsSweep:
     released: int = 0
     failed_ids: set[str] = field(default_factory=set)
     """The ids of the holds whose release failed."""
-    refused_tallies: dict[str, tuple[int, bool]] = field(default_factory=dict)
-    """By tally of a hold whose release failed: the hold's amount (0: no release may succeed), and whether such holds
-    become overdue. After the failure the sweep tries only the tally's holds of smaller amounts."""
+    failed_tallies: dict[str, tuple[int, bool]] = field(default_factory=dict)
+    """By tally of a failed release: the amount from which the sweep tries no hold of the tally (0: it tries none), and
+    whether the holds that it does not release become overdue."""
 
     @property
     def is_out_of_time(self) -> bool:
@@ -107,7 +107,7 @@ class _HoldsSweep:
         or if a release may soon succeed."""
         name, id_, hold_id = (hold[attribute]["S"] for attribute in ("counter", "target", "hold_id"))
         tally, amount = f"{name}/{id_}", abs(int(hold["amount"]["N"]))
-        if amount < self.refused_tallies.get(tally, (math.inf, False))[0]:
+        if amount < self.failed_tallies.get(tally, (math.inf, False))[0]:
             try:
                 if name not in self.counters:
                     raise ConfigurationError(f"The counter {name} is not declared.")
@@ -119,9 +119,9 @@ class _HoldsSweep:
                 observe.logger.warning("hold not released", extra=log_fields)
                 # A retry of StoreRefusedError succeeds only after somebody has mended the deployment or the item.
                 is_transient = isinstance(error, RetryableError) and not isinstance(error, StoreRefusedError)
-                self.refused_tallies[tally] = (amount if isinstance(error, LimitReachedError) else 0, not is_transient)
+                self.failed_tallies[tally] = (amount if isinstance(error, LimitReachedError) else 0, not is_transient)
         self.failed_ids.add(hold_id)
-        if hold["SK"]["S"].startswith(OVERDUE) or not self.refused_tallies[tally][1]:
+        if hold["SK"]["S"].startswith(OVERDUE) or not self.failed_tallies[tally][1]:
             return []
         table = {"TableName": self.store.settings.ledger_table}
         overdue_key = f"{OVERDUE}{key_part(name, id_)}#{hold_id}"

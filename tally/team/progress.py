@@ -32,44 +32,44 @@ def note_progress(
 ) -> None:
     """Notes the time up to which the consumer has passed a table.
 
-    `passed`: the time up to which the consumer has applied every record. `seen`: the time up to which each record was
-    applied or became a dead letter, so that it is not lost. Neither time decreases. Losses are reported first,
-    because the read of the stream may fail.
+    The item has `passed`, up to which the consumer applied each record, and `seen`, up to which each record was applied
+    or became a dead letter. Neither time decreases. Reports a new stream or a lag first, because the read may fail.
     """
     settings, of_table = store.settings, counters_of_table(counters, table)
     ledger, key, stream = settings.ledger_table, scan_state.passed_key(table), settings.team_tables[table].stream
-    before = queries.get(store.client, ledger, key)
-    before_s, seen_s = (items.int_attribute(before, name) for name in ("passed", "seen"))
-    seen_s, is_new_stream = max(before_s, seen_s), before.get("stream", {"S": stream}) != {"S": stream}
+    stored = queries.get(store.client, ledger, key)
+    old_passed_s, old_seen_s = (items.int_attribute(stored, name) for name in ("passed", "seen"))
+    old_seen_s, is_new_stream = max(old_passed_s, old_seen_s), stored.get("stream", {"S": stream}) != {"S": stream}
     kept_since_s = now_s - STREAM_RETENTION_S + COMMIT_GRACE * settings.minute_s
-    if is_new_stream or (0 < seen_s < kept_since_s and not settings.local_port):  # `make dev` keeps every record
+    if is_new_stream or (0 < old_seen_s < kept_since_s and not settings.local_port):  # `make dev` keeps every record
         why = "the table has a new stream" if is_new_stream else "the consumer lags by more than a day"
-        _report_lost(store, of_table, table, why, seen_s)
+        _report_lost(store, of_table, table, why, old_seen_s)
     sends_heartbeats = any(counter.items is not None and counter.items.heartbeats for counter in of_table.values())
     streams = lineage.read_streams(store, shards, now_s, (ITEMS,), (table,), may_peek=not sends_heartbeats)
     if sends_heartbeats:
-        heartbeats.send_heartbeats(streams, lambda table, name: _heartbeat_write(store, table, name, now_s), ITEMS)
-    if shards.is_disabled(table):  # asked last: if the stream is enabled now, it was enabled during the read
-        _report_lost(store, of_table, table, "the stream is disabled", seen_s)
+        heartbeats.send_heartbeats(streams, lambda table, key: _heartbeat_write(store, table, key, now_s), ITEMS)
+    if shards.is_disabled(table):  # asked after the read, because a disabled stream is never enabled again
+        _report_lost(store, of_table, table, "the stream is disabled", old_seen_s)
         return
-    through_s = max(seen_s, int(streams.passed_s(ITEMS, table)))
-    passed_s = max(before_s, min(through_s, watermark.oldest_dead_letter_s(store, ITEMS, table)))
-    if through_s > seen_s or passed_s > before_s or is_new_stream:
-        values: items.Values = {"passed": passed_s, "seen": through_s, "stream": stream}
-        try_commit(store, [items.update_write(ledger, key, values, expected={"passed": before_s or None})])
+    new_seen_s = max(old_seen_s, int(streams.passed_s(ITEMS, table)))
+    new_passed_s = max(old_passed_s, min(new_seen_s, watermark.oldest_dead_letter_s(store, ITEMS, table)))
+    if new_seen_s > old_seen_s or new_passed_s > old_passed_s or is_new_stream:
+        values: items.Values = {"passed": new_passed_s, "seen": new_seen_s, "stream": stream}
+        try_commit(store, [items.update_write(ledger, key, values, expected={"passed": old_passed_s or None})])
 
 
 def _report_lost(store: Store, counters: Iterable[str], table: str, why: str, since_s: int) -> None:
+    """Logs that records may be lost. Invalidates the last scan of each counter, with retries."""
     observe.logger.error("records of a table may be lost", extra={"table": table, "why": why, "since": since_s})
     for counter in counters:
         scan_state.invalidate_until_done(store, counter)
 
 
-def _heartbeat_write(store: Store, table: str, name: str, now_s: float) -> Write:
+def _heartbeat_write(store: Store, table: str, heartbeat_key: str, now_s: float) -> Write:
     """Returns the write of a heartbeat's item. Raises ConfigurationError for a table whose keys are not strings."""
     team_table = store.settings.team_tables[table].name
     partition, *sort = _key_names(store, team_table)
-    key = {partition: {"S": f"{HEARTBEAT_PREFIX}{name}"}, **{name: {"S": "HEARTBEAT"} for name in sort}}
+    key = {partition: {"S": f"{HEARTBEAT_PREFIX}{heartbeat_key}"}, **{name: {"S": "HEARTBEAT"} for name in sort}}
     return items.put_write(team_table, key, {"at": int(now_s)})
 
 

@@ -25,11 +25,11 @@ _API_DESCRIPTION = f"""\
 Counting that is right after retries, crashes and viral posts.
 
 - **Retries.** A change with an `Idempotency-Key` counts once, however often you send it. The header may have the key in
-  quotation marks: `"k"` is `k`. A replay has the header `Idempotency-Replayed: true` and the body of the first answer.
-  Only the state of a hold is the present state. Tally remembers a key for {RECEIPT_TTL_DEFAULT_S // 3600} hours, unless
-  the deployment or the counter says otherwise: `GET /health` has the seconds for each counter. An older key counts
-  again. A client with a wrong clock can compute the age of its key from `Date`. The same key with another change of the
-  same operation, target and caller is refused (422).
+  quotation marks: `"k"` is `k`. A replay has the header `Idempotency-Replayed: true` and the body of the first answer,
+  but the `state` of a hold is its present state. Tally remembers a key for {RECEIPT_TTL_DEFAULT_S // 3600} hours,
+  unless the deployment or the counter says otherwise: `GET /health` has the seconds for each counter. An older key
+  counts again. A client with a wrong clock can compute a key's age from the header `Date` of answers. A key is for one
+  operation, target and caller. If the caller sends the key there with another change, the change is refused (422).
 - **Problems** are RFC 9457 documents (`application/problem+json`) with a stable `type`. API Gateway's own answers (a
   missing token or scope, an unknown route, too many requests) are `{{"message": …}}`.
 - **503** means that nothing is wrong with the request: send it again with the same key.
@@ -221,7 +221,7 @@ def _table(counters: list[Counter]) -> str:
         step = "any amount" if one.delta is None else f"{one.delta:+d}"
         limits = [f"from {one.floor}"] if one.floor is not None else []
         limits += [f"to {one.ceiling}"] if one.ceiling is not None else []
-        limits += [f"used amounts up to {one.debt} beyond"] if one.debt else []
+        limits += [f"a `used` amount may exceed a limit by {one.debt}"] if one.debt else []
         limits += [f"starts at {one.start}"] if one.start else []
         limits += [f"for each {one.period}"] if one.period else []
         visible = "now" if one.visible == "now" else "within seconds"

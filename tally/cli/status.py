@@ -1,4 +1,4 @@
-"""`tally status`: shows the health of a stack on one screen. Writes nothing. `Stack.status`: empty for `make dev`."""
+"""`tally status`: shows a stack's health. Writes nothing. CloudFormation's `Stack.status` is empty for `make dev`."""
 
 from __future__ import annotations
 

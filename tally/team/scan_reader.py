@@ -69,7 +69,7 @@ class Pack(NamedTuple):
 
 @dataclass(frozen=True)
 class ScanReader:
-    """A scan that reads items. Each method raises what botocore's errors map to."""
+    """A scan that reads items. If DynamoDB fails, each method raises the error of `from_botocore`."""
 
     store: Store
     counter: Counter
@@ -99,7 +99,7 @@ class ScanReader:
 
     @property
     def is_by_partition(self) -> bool:
-        """Whether the scan can read its groups as partitions. A reserved group (of a fault) is in all of them."""
+        """Whether each group is a partition. Items of a reserved group, as items with a fault, may be in any."""
         groups = self.scan.groups
         has_reserved = any(group.startswith(RESERVED_GROUP_PREFIX) for group in groups)
         return bool(groups) and self.items_declaration.group_by is None and not has_reserved
@@ -110,9 +110,7 @@ class ScanReader:
 
     def run_steps(self) -> Iterator[Step]:
         """Reads and adds all items after the scan's position, yields each step, and then notes the end of the scan.
-
-        Raises ScanClosedError, UncountableError.
-        """
+        Raises ScanClosedError, UncountableError."""
         if "B" in self.key_types.values():
             raise UncountableError(f"The keys of {self.table} are binary: Tally counts items by strings and numbers.")
         read = self.scan.items
@@ -210,7 +208,8 @@ class ScanReader:
     def _updates(
         self, uncounted: Sequence[UncountedItem], team_numbers: Mapping[str, int], now_s: float
     ) -> Iterator[dict[str, Any]]:
-        """Yields an update for each group: adds to the recount, stores the team's number, and moves the number by 0."""
+        """Yields an update of each group's tally: adds to the recount, and stores the team's number. The tally's number
+        moves by 0, so the update has the nonce of a repair, for which the bookkeeper books nothing."""
         sums: dict[str, int] = defaultdict(int, dict.fromkeys(team_numbers, 0))
         examples: dict[str, str] = {}
         for _, value, item in uncounted:

@@ -1,4 +1,4 @@
-"""The worker processes that run the functions: as many as the load needs, up to a bound."""
+"""Workers run the functions. A zygote, a process that has loaded the code, forks as many workers as the load needs."""
 
 from __future__ import annotations
 

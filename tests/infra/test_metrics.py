@@ -74,7 +74,7 @@ def read_metrics(template: Template) -> dict[Metric, set[str | None]]:
             pairs = ((entry["Name"], as_text(entry["Value"])) for entry in stat["Metric"].get("Dimensions", ()))
             series = stat["Metric"]["Namespace"], stat["Metric"]["MetricName"], frozenset(pairs)
             units.setdefault(series, set()).add(stat.get("Unit"))
-        for namespace, metric, dimensions in queried_metrics(alarm):
+        for namespace, metric, dimensions in queried_metrics(alarm):  # a query has a line for each counter
             for name in counters.COUNTERS:
                 units[namespace, metric, frozenset((dimensions | {observe.COUNTER: name}).items())] = {None}
     for widget in template.widgets():
@@ -126,7 +126,7 @@ def consume(function: str, world: StreamWorld) -> None:
 
 
 def sweep(store: Store) -> None:
-    """Run a sweep that judges minutes with drift, and sends events, so that it writes the age of the oldest event."""
+    """Run a sweep that judges a minute with drift. With a bus, the sweep writes the oldest unsent event's age."""
     ledger_to_judge(store, int(time.time()))
     with_event_bus = replace(store, settings=store.settings._replace(event_bus="bus"))
     Sweep(counters.COUNTERS, with_event_bus, Streams(), Bus("bus", AcceptingBus))({}, LambdaContext())  # type: ignore[arg-type]
@@ -151,7 +151,7 @@ def test_each_metric_of_tally_that_is_read_is_written_with_its_dimensions_and_un
         written |= written_metrics(capsys.readouterr().out)
     read = {series: units for series, units in read_metrics(prod).items() if series[0] == observe.NAMESPACE}
     assert set(read) - set(written) == set(), "these metrics are read and not written"
-    # Alarms read `Failed` only of busy functions.
+    # Every function may write `Failed`. An alarm of the canary reads `Failed` of the busy functions (BUSY_PER_S) only.
     needless = {(namespace, name) for namespace, name, _ in set(written) - set(read)} - {(observe.NAMESPACE, "Failed")}
     assert needless == set(), "these metrics are written and not read"
     for series, units in read.items():

@@ -31,7 +31,8 @@ def more(number):
 
 COUNTERS = declared([*OWN.values(), *(more(number) for number in range({additional}))])
 """
-HOSTS = ",".join(f"shop-{number:03}.example-company.co.uk" for number in range(100))  # nearly the 3,200 bytes allowed
+# HOSTS has nearly PAGE_HOSTS_BYTES_MAX bytes, so that a function's variables nearly reach their quota.
+HOSTS = ",".join(f"shop-{number:03}.example-company.co.uk" for number in range(100))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -45,7 +46,7 @@ def test_the_template_keeps_the_rule(rule: Rule, request: pytest.FixtureRequest)
 def test_no_stack_exceeds_a_quota_of_aws(stack: str, request: pytest.FixtureRequest) -> None:
     template: Template = request.getfixturevalue(stack)
     assert exceeded_quotas(template) == []
-    if stack != "edge":  # `usage` measures each quota. Only some options make these two resources
+    if stack != "edge":  # `usage` measures every quota, but two quotas are of resources that only some options make
         quotas_of_options = {"characters of the domain of a user pool", "cache behaviors of a distribution"}
         assert {quota for quota, *_ in usage(template.body, template.stack)} >= QUOTAS.keys() - quotas_of_options
 

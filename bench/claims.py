@@ -63,7 +63,7 @@ class Measure(NamedTuple):
     """Whether a quick run skips the measurement."""
 
 
-NOW, SOON, BARE = designs.NOW.name, designs.SOON.name, designs.BARE_TRANSACTION.name
+NOW, SOON = designs.NOW.name, designs.SOON.name
 MEASURES = (
     Measure("plays", "one play", plays.measure, (
         Claim(NOW, "times a bare transaction", "≤", 1.2, full_only=True),

@@ -57,7 +57,12 @@ class Traffic:
     def wait_for(self, counter: str, more: int) -> None:
         """Waits until `more` further changes of the counter are accepted."""
         target = self.accepted[counter] + more
-        wait_for(lambda: self.accepted[counter] >= target)
+
+        def is_reached() -> bool:
+            assert not self.failures, self.failures
+            return self.accepted[counter] >= target
+
+        wait_for(is_reached)
 
     def _repeat(self, counter: str, request: Request) -> None:
         key = str(uuid.uuid4())

@@ -133,7 +133,15 @@ def read_shortfalls(args: argparse.Namespace, stack: Stack) -> Shortfalls | None
     return Shortfalls([finding for finding in compared if finding.difference], days)
 
 
-def reasons_not_compared(args: argparse.Namespace, stack: Stack) -> list[str]:
+def say_not_compared(args: argparse.Namespace, stack: Stack) -> bool:
+    """Prints why team numbers cannot be compared now. Returns whether there is a reason."""
+    reasons = _reasons_not_compared(args, stack)
+    for why in reasons:
+        note(f"cannot tell: {why}")
+    return bool(reasons)
+
+
+def _reasons_not_compared(args: argparse.Namespace, stack: Stack) -> list[str]:
     """Returns why team numbers cannot be compared now. Prints a note for each counter whose team numbers can be."""
     counters = [args.counter] if args.counter else list(stack.counters.values())
     watching = [counter for counter in counters if counter.watch and DRIFT in args.parts]
@@ -167,9 +175,7 @@ def check(args: argparse.Namespace, stack: Stack) -> int:
     scan.recount_named(args, stack)
     letters, losses = read_dead_letters(args, stack), read_losses(args, stack)
     checked, shortfalls = find_wrong_numbers(args, stack), read_shortfalls(args, stack)
-    unknown = reasons_not_compared(args, stack)
-    for why in unknown:
-        note(f"cannot tell: {why}")
+    unknown = say_not_compared(args, stack)
     findings.say_dead_letters(args, letters)
     findings.say_losses(args, losses)
     findings.say_numbers(args, stack, checked)

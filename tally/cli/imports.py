@@ -215,7 +215,7 @@ def _commit(source: RowSource, store: Store, run: str, chunk: Any) -> tuple[list
             ids = {row.line: row.id for row in chunk.rows}
             reasons = {line: f"there is no {counter.prefix.lower()} {ids[line]}" for line in body["missing"]}
             return [RefusedRow(line, why) for line, why in reasons.items()], int(body["already"])
-        except StoreRefusedError:  # a RetryableError for callers, but here no wait mends the deployment
+        except StoreRefusedError:  # other callers try again; this command ends, because a person must mend it
             raise
         except RetryableError:
             time.sleep(wait_s)

@@ -77,10 +77,8 @@ def repair(args: argparse.Namespace, stack: Stack) -> int:
     else:
         problems += len(unacknowledged)
     unrepaired = [f"{problems} left"] * bool(problems) + [f"{checked.missing} missing"] * bool(checked.missing)
-    for why in (unknown := check.reasons_not_compared(args, stack)):
-        note(f"cannot tell: {why}")
     is_judged = check.DRIFT not in args.parts or watermark.read(stack.store).judged >= 0
-    is_known = is_judged and not unknown
+    is_known = not check.say_not_compared(args, stack) and is_judged
     say(", ".join(unrepaired) or check.all_is_well_text(args, is_known=is_known))
     return CANNOT_TELL if checked.missing or not (is_known or problems) else WRONG if problems else 0
 
